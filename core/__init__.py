@@ -1,0 +1,1 @@
+"""What every room agrees on: element types, shapes, the bundle, errors, progress."""

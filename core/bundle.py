@@ -1,0 +1,202 @@
+"""The bundle on disk: a folder whose manifest knows the hash of every file, written whole or not at all.
+
+write_bundle(dir) -> a temporary sibling folder -> sealed (hashes, manifest) -> renamed to dir
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from .errors import ArtefactError, UsageError
+from .manifest import FileRecord, Manifest, manifest_from_json
+
+MANIFEST = "manifest.json"
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An existing bundle, opened for reading."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Bundle":
+        """Read the manifest of the bundle at `path`.
+
+        Raises ArtefactError when there is none or it does not fit this version.
+        """
+        path = Path(path)
+        file = path / MANIFEST
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtefactError(
+                f"bundle {path}",
+                found=f"cannot read {MANIFEST} ({error.__class__.__name__})",
+                fix="A bundle is the folder that `blockforge build` writes",
+            ) from None
+        return cls(path, manifest_from_json(text, str(file)))
+
+    def file(self, relative: str) -> Path:
+        """The path of a file that the manifest lists; ArtefactError when it would leave the folder."""
+        inside(relative)
+        path = self.path / relative
+        if not path.is_file():
+            raise ArtefactError(f"bundle {self.path}", found=f"{relative} is missing")
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise ArtefactError(
+                f"bundle {self.path}", found=f"{relative} is a link that leads out of the folder"
+            )
+        return path
+
+    def verify(self) -> None:
+        """Compare size and SHA-256 of every file with the manifest; ArtefactError names the first that differs."""
+        for relative, record in self.manifest.files.items():
+            path = self.file(relative)
+            size = path.stat().st_size
+            if size != record.bytes:
+                raise ArtefactError(
+                    f"bundle {self.path}",
+                    found=f"{relative} has {size} bytes, the manifest says {record.bytes}",
+                    fix="The file was changed or cut short: build the bundle again",
+                )
+            if sha256_of(path) != record.sha256:
+                raise ArtefactError(
+                    f"bundle {self.path}",
+                    found=f"{relative} has another SHA-256 than the manifest says",
+                    fix="The file was changed: build the bundle again",
+                )
+
+
+def inside(relative: str) -> PurePosixPath:
+    """Return a bundle path that is relative and stays inside; ArtefactError otherwise."""
+    path = PurePosixPath(relative)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in relative:
+        raise ArtefactError(f"bundle path {relative!r}", found="it leaves the bundle's folder")
+    return path
+
+
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Write manifest.json with the size and hash of every other file in `folder`; returns it."""
+    files = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        relative = path.relative_to(folder).as_posix()
+        if relative != MANIFEST:
+            files[relative] = FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
+    sealed = manifest.model_copy(update={"files": files})
+    text = sealed.model_dump_json(indent=1)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return sealed
+
+
+def check_destination(path: Path) -> None:
+    """Raise UsageError unless a bundle may be written at `path`: free, empty, or an earlier bundle."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"output {path}", found="a file", fix="Name a folder")
+    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
+        raise UsageError(
+            f"output {path}",
+            found="a folder with other files in it",
+            fix="Name a new folder, an empty one, or an earlier bundle",
+        )
+
+
+@contextlib.contextmanager
+def write_bundle(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on a clean exit it takes the place of `path`.
+
+    The caller seals it. An exception (Ctrl-C included) removes it and leaves `path` as it was.
+    Raises UsageError when `path` cannot be written or holds something that is not a bundle.
+    """
+    path = Path(path).absolute()
+    check_destination(path)
+    made = _make_parents(path.parent)
+    try:
+        staging = Path(
+            tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        )
+    except OSError as error:
+        _remove_empty(made)
+        raise _unwritable(path, error) from None
+    try:
+        yield staging
+        staging.chmod(0o755)
+        _replace(staging, path)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        _remove_empty(made)
+        raise
+
+
+@contextlib.contextmanager
+def edit_bundle(bundle: Bundle) -> Iterator[Path]:
+    """Yield a copy of the bundle (hard links where the file system has them) that replaces it on a clean exit.
+
+    Write new files under new names or unlink first: a linked file shares its bytes with the original.
+    """
+    with write_bundle(bundle.path) as staging:
+        shutil.copytree(bundle.path, staging, dirs_exist_ok=True, copy_function=_link_or_copy)
+        (staging / MANIFEST).unlink()
+        yield staging
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _replace(staging: Path, path: Path) -> None:
+    """Put the folder `staging` at `path`, keeping the old one until the new one stands."""
+    old = None
+    if path.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+        path.rename(old)  # replaces the empty folder
+    try:
+        staging.rename(path)
+    except BaseException:
+        if old:
+            old.rename(path)
+        raise
+    if old:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    made: list[Path] = []
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        for parent in reversed(missing):
+            parent.mkdir()
+            made.append(parent)
+    except OSError as error:
+        _remove_empty(made)
+        raise _unwritable(folder, error) from None
+    return made
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"output {path}",
+        found=f"cannot write there: {error.strerror}",
+        fix="Name a folder you may write",
+    )

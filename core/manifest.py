@@ -1,0 +1,188 @@
+"""The manifest of a bundle: everything that someone who receives the folder needs to know, as typed JSON."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from .errors import ArtefactError
+
+SCHEMA_VERSION = 1
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+DTypeName = Literal[
+    "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "int64", "int32", "int8", "uint8", "bool"
+]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=True, ser_json_inf_nan="strings"
+    )
+
+
+class FileRecord(_Record):
+    """Size in bytes and SHA-256 of one file."""
+
+    bytes: int
+    sha256: Sha256
+
+
+class TensorRecord(_Record):
+    """An input or output: dims are sizes or the names of dynamic axes."""
+
+    name: str
+    dtype: DTypeName
+    dims: tuple[int | str, ...]
+
+
+class RangeRecord(_Record):
+    """The optimisation profile of one input."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+class EngineRecord(_Record):
+    """One compiled engine.
+
+    path is None where the target runs the ONNX file itself. kernels counts device kernels;
+    kernels_per_block is their median over the model's blocks (None where it has none).
+    """
+
+    target: str
+    runtime: str  # e.g. "tensorrt-rtx 1.7.1"
+    path: str | None
+    layers: str | None
+    bytes: int
+    build_seconds: float
+    kernels: int | None = None
+    kernels_per_block: float | None = None
+    dtypes: dict[str, int] = Field(default_factory=dict)  # dtype name -> kernels computing in it
+    legalized: tuple[str, ...] = ()  # what engines/legalize changed, one line each
+    violations: tuple[str, ...] = ()  # kernels that compute in a wider type than the graph declares
+
+
+class ErrorRecord(_Record):
+    """How far one output lies from the float64 truth, beside what PyTorch loses in the same dtype."""
+
+    output: str
+    max_abs: float
+    mean_abs: float
+    cosine: float
+    floor_max_abs: float
+    floor_mean_abs: float
+    ratio: float  # rms error over the floor's rms error
+    worst_index: tuple[int, ...]
+    worst_actual: float
+    worst_expected: float
+    nonfinite: int = 0  # elements that are NaN or infinite where the truth is finite
+    case: str = ""  # which inputs
+
+
+class GateRecord(_Record):
+    """One limit of the recipe: passed or not. `relation` reads value <relation> limit."""
+
+    name: str
+    value: float
+    relation: Literal["<=", ">="]
+    limit: float
+    passed: bool
+
+
+class VerdictRecord(_Record):
+    """What one way of running a variant computes, judged against the float64 reference.
+
+    runner: "typed-evaluator" or the name of the target that really ran. Layer errors are RMS errors
+    relative to the truth's RMS, by layer output. floor_*: the same measure of PyTorch in the variant's
+    dtype. judged False: a second opinion, recorded without a gate (passed is then True).
+    """
+
+    runner: str
+    passed: bool
+    judged: bool = True
+    outputs: tuple[ErrorRecord, ...]
+    gates: tuple[GateRecord, ...]
+    layer_names: tuple[str, ...] = ()
+    layer_errors: tuple[float, ...] = ()
+    layer_floors: tuple[float, ...] = ()
+    perplexity: float | None = None
+    reference_perplexity: float | None = None
+    token_agreement: float | None = None  # share of positions with the same greedy token
+    kl_divergence: float | None = None  # mean over positions, truth against candidate, in nats
+    floor_perplexity: float | None = None
+    floor_token_agreement: float | None = None
+    floor_kl_divergence: float | None = None
+    overflow: tuple[str, ...] = ()  # values that left the finite range of their dtype
+    notes: tuple[str, ...] = ()
+
+
+class VariantRecord(_Record):
+    """The graph in one precision, with its engines and verdicts."""
+
+    precision: DTypeName
+    model: str  # path of the ONNX file in the bundle
+    opset: int
+    inputs: tuple[TensorRecord, ...]
+    outputs: tuple[TensorRecord, ...]
+    profile: dict[str, RangeRecord]
+    operators: dict[str, int]  # operator -> nodes
+    dtypes: dict[str, int]  # dtype name -> values
+    num_blocks: int
+    engines: tuple[EngineRecord, ...] = ()
+    verdicts: tuple[VerdictRecord, ...] = ()
+
+
+class Manifest(_Record):
+    """The whole manifest; see the module text."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: str
+    created: str  # ISO 8601, UTC
+    recipe: dict[str, Any]
+    tools: dict[str, str]  # package -> version
+    machine: dict[str, str] = Field(default_factory=dict)
+    variants: tuple[VariantRecord, ...]
+    golden: str | None = None  # path of the seeded inputs and reference outputs
+    report: str | None = None
+    files: dict[str, FileRecord] = Field(default_factory=dict)  # filled when the bundle is sealed
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One line per missed limit and per kernel in a wider type than its graph declares."""
+        lines = [
+            f"{variant.precision}, {verdict.runner}: {gate.name} is {gate.value:.6g}, "
+            f"the limit is {gate.relation} {gate.limit:g}"
+            for variant in self.variants
+            for verdict in variant.verdicts
+            for gate in verdict.gates
+            if not gate.passed
+        ]
+        lines += [
+            f"{variant.precision}, {engine.target}: {violation}"
+            for variant in self.variants
+            for engine in variant.engines
+            for violation in engine.violations
+        ]
+        return tuple(lines)
+
+    def variant(self, precision: str) -> VariantRecord:
+        """The variant in `precision`; ArtefactError lists what the bundle has."""
+        for variant in self.variants:
+            if variant.precision == precision:
+                return variant
+        has = ", ".join(v.precision for v in self.variants)
+        raise ArtefactError(f"variant {precision!r}", found=f"the bundle has {has}")
+
+
+def manifest_from_json(text: str, path: str) -> Manifest:
+    """Read a manifest; ArtefactError says which field does not fit."""
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ArtefactError(
+            f"manifest {path}",
+            found=f"{where}: {first['msg']}",
+            fix=f"This version reads schema {SCHEMA_VERSION}: build the bundle again",
+        ) from None

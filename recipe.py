@@ -1,0 +1,188 @@
+"""What decides an engine, as one TOML file.
+
+[model]     where the weights come from and which part of the model is built
+[export]    precisions of the graph and the type of its inputs and outputs
+[shapes]    optimisation profile, as trtexec spells it
+[engines]   targets
+[validate]  seeded inputs, text and limits
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .core.errors import UsageError
+
+Precision = Literal["fp32", "fp16"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelSection(_Section):
+    """The reference model: a checkpoint, or a preset with seeded random weights.
+
+    checkpoint: a Hugging Face folder (config.json and safetensors), a GGUF file, or
+    `package:<import name>/<file>` for one inside an installed Python package. Relative paths
+    start at the recipe's folder.
+    part: the whole decoder (token ids -> logits) or one block (hidden states in and out).
+    layer: which block, counted from 0; only with part = "block".
+    """
+
+    checkpoint: str | None = None
+    preset: str | None = None
+    seed: int = 0
+    part: Literal["decoder", "block"] = "decoder"
+    layer: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.checkpoint is None) == (self.preset is None):
+            raise ValueError("give either checkpoint or preset")
+        if self.part == "decoder" and self.layer:
+            raise ValueError('layer goes with part = "block"')
+        return self
+
+
+class ExportSection(_Section):
+    """precisions: one graph each. io: element type of floating inputs and outputs ("graph": as inside)."""
+
+    precisions: Annotated[tuple[Precision, ...], Field(min_length=1)] = ("fp32", "fp16")
+    io: Literal["graph", "fp32", "fp16"] = "graph"
+
+    @model_validator(mode="after")
+    def _unique(self) -> Self:
+        if len(set(self.precisions)) != len(self.precisions):
+            raise ValueError(f"precisions names one twice: {list(self.precisions)}")
+        return self
+
+
+class ShapesSection(_Section):
+    """Sizes of every input at the profile's min, opt and max, e.g. `input_ids:1x128`."""
+
+    min: str
+    opt: str
+    max: str
+
+
+class EnginesSection(_Section):
+    """targets: e.g. `onnxruntime:cpu`, `tensorrt-rtx:sm89`, `tensorrt:sm90`.
+
+    require_dtype: a kernel computing in a wider type than the graph declares fails the build.
+    """
+
+    targets: tuple[str, ...] = ("onnxruntime:cpu",)
+    require_dtype: bool = True
+
+    @model_validator(mode="after")
+    def _unique(self) -> Self:
+        if len(set(self.targets)) != len(self.targets):
+            raise ValueError(f"targets names one twice: {list(self.targets)}")
+        return self
+
+
+class LimitsSection(_Section):
+    """Limits of the verdict; one that is left out is not checked.
+
+    max_error_over_floor: an output's RMS error over the RMS error that PyTorch makes in the same
+    type, both against float64. max_perplexity_ratio: perplexity over the reference's.
+    min_token_agreement: share of positions with the same greedy token. min_cosine: per output.
+    """
+
+    max_error_over_floor: Annotated[float, Field(gt=0)] | None = 2.0
+    max_perplexity_ratio: Annotated[float, Field(gt=0)] | None = None
+    min_token_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
+
+
+class ValidateSection(_Section):
+    """seed: of the random inputs. tokens: how much of the text to read (decoder with a tokenizer only)."""
+
+    seed: int = 0
+    tokens: Annotated[int, Field(ge=2)] = 512
+    text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
+    limits: LimitsSection = LimitsSection()
+
+
+class Recipe(_Section):
+    """A whole recipe."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    model: ModelSection
+    export: ExportSection = ExportSection()
+    shapes: ShapesSection
+    engines: EnginesSection = EnginesSection()
+    validate_: ValidateSection = Field(default=ValidateSection(), alias="validate")
+
+    @property
+    def layer(self) -> int | None:
+        """The block to build, None for the whole decoder."""
+        return self.model.layer if self.model.part == "block" else None
+
+
+def recipe_from_dict(data: dict[str, Any], origin: str = "recipe") -> Recipe:
+    """Check a recipe given as nested dictionaries; UsageError lists every field that does not fit."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        problems = "; ".join(_problem(e) for e in error.errors())
+        raise UsageError(
+            origin, found=problems, fix="See recipes/smollm2.toml for every section"
+        ) from None
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read a TOML recipe; relative paths in it become relative to its folder.
+
+    Raises UsageError: no such file (ready recipes are listed), not TOML, or a field that does not fit.
+    """
+    path = Path(path)
+    file = path if path.is_file() else _ready(str(path))
+    if file is None:
+        ready = ", ".join(sorted(f.stem for f in _recipes_folder().glob("*.toml")))
+        raise UsageError(f"recipe {path}", found="no such file", fix=f"Ready recipes: {ready}")
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(
+            f"recipe {path}", found=str(error), fix="A recipe is a TOML file"
+        ) from None
+    recipe = recipe_from_dict(data, f"recipe {path}")
+    return _anchored(recipe, file.parent)
+
+
+def _anchored(recipe: Recipe, folder: Path) -> Recipe:
+    """Resolve the recipe's relative paths against its folder."""
+
+    def anchor(text: str) -> str:
+        return text if text.startswith("package:") else str(folder / Path(text).expanduser())
+
+    updates: dict[str, Any] = {}
+    if recipe.model.checkpoint:
+        checkpoint = anchor(recipe.model.checkpoint)
+        updates["model"] = recipe.model.model_copy(update={"checkpoint": checkpoint})
+    if recipe.validate_.text:
+        text = anchor(recipe.validate_.text)
+        updates["validate_"] = recipe.validate_.model_copy(update={"text": text})
+    return recipe.model_copy(update=updates)
+
+
+def _recipes_folder() -> Path:
+    return Path(__file__).parent / "recipes"
+
+
+def _ready(name: str) -> Path | None:
+    file = _recipes_folder() / f"{name}.toml"
+    return file if Path(name).name == name and file.is_file() else None
+
+
+def _problem(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "the recipe"
+    if error["type"] == "extra_forbidden":
+        return f"{where} is not a field"
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"

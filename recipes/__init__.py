@@ -1,0 +1,1 @@
+"""Ready recipes, by name: `blockforge build smollm2`."""

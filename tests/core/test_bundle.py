@@ -1,0 +1,146 @@
+"""The bundle is written whole or not at all, and a changed byte is found."""
+
+import json
+import os
+
+import pytest
+
+from blockforge.core.bundle import MANIFEST, Bundle, edit_bundle, seal, write_bundle
+from blockforge.core.errors import ArtefactError, UsageError
+from blockforge.core.manifest import Manifest
+
+
+def manifest(**changes):
+    fields = {
+        "name": "tiny",
+        "created": "2026-01-01T00:00:00Z",
+        "recipe": {"name": "tiny"},
+        "tools": {"torch": "2.13.0"},
+        "variants": (),
+    }
+    return Manifest(**fields | changes)
+
+
+def written(path, content=b"weights"):
+    with write_bundle(path) as folder:
+        (folder / "fp32").mkdir()
+        (folder / "fp32" / "model.onnx").write_bytes(content)
+        seal(folder, manifest())
+    return Bundle.open(path)
+
+
+def left_over(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_what_is_written_is_read_and_verifies(tmp_path):
+    bundle = written(tmp_path / "b")
+    bundle.verify()
+    assert bundle.manifest.files["fp32/model.onnx"].bytes == 7
+    assert left_over(tmp_path) == ["b"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit])
+def test_an_interruption_leaves_nothing(tmp_path, error):
+    with pytest.raises(error), write_bundle(tmp_path / "deep" / "b") as folder:
+        (folder / "half").write_text("x")
+        raise error
+    assert left_over(tmp_path) == []
+
+
+def test_an_interruption_leaves_the_earlier_bundle(tmp_path):
+    written(tmp_path / "b")
+    with pytest.raises(KeyboardInterrupt), write_bundle(tmp_path / "b"):
+        raise KeyboardInterrupt
+    Bundle.open(tmp_path / "b").verify()
+    assert left_over(tmp_path) == ["b"]
+
+
+def test_a_new_build_replaces_the_earlier_one(tmp_path):
+    written(tmp_path / "b")
+    written(tmp_path / "b", b"other").verify()
+    assert (tmp_path / "b/fp32/model.onnx").read_bytes() == b"other"
+    assert left_over(tmp_path) == ["b"]
+
+
+def test_a_folder_of_somebody_else_is_never_replaced(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError, match="other files"):
+        written(tmp_path / "home")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="a file"):
+        written(tmp_path / "file")
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
+
+
+def test_a_place_that_cannot_be_written_is_one_error(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="cannot write"):
+        written(tmp_path / "file" / "b")
+
+
+def test_an_edit_keeps_the_files_and_the_original_on_failure(tmp_path):
+    bundle = written(tmp_path / "b")
+    with edit_bundle(bundle) as folder:
+        (folder / "new").write_text("y")
+        seal(folder, bundle.manifest)
+    edited = Bundle.open(tmp_path / "b")
+    edited.verify()
+    assert set(edited.manifest.files) == {"fp32/model.onnx", "new"}
+    with pytest.raises(RuntimeError), edit_bundle(edited) as folder:
+        (folder / "new").unlink()
+        raise RuntimeError
+    Bundle.open(tmp_path / "b").verify()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_a_damaged_file_is_named(tmp_path, damage):
+    bundle = written(tmp_path / "b")
+    file = tmp_path / "b/fp32/model.onnx"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(b"weigh" if damage == "cut" else b"Weights")
+    with pytest.raises(ArtefactError, match=r"fp32/model\.onnx"):
+        bundle.verify()
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b", "", "a\\..\\b"])
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
+    bundle = written(tmp_path / "b")
+    with pytest.raises(ArtefactError, match="leaves"):
+        bundle.file(path)
+
+
+def test_a_link_that_leaves_the_folder_is_refused(tmp_path):
+    bundle = written(tmp_path / "b")
+    (tmp_path / "secret").write_text("x")
+    os.symlink(tmp_path / "secret", tmp_path / "b" / "link")
+    with pytest.raises(ArtefactError, match="link"):
+        bundle.file("link")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"schema_version": 2}, "schema_version"),
+        ({"surprise": 1}, "surprise"),
+        ({"name": None}, "name"),
+        ({"files": {"a": {"bytes": 1, "sha256": "short"}}}, "sha256"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_names_the_field(tmp_path, change, word):
+    written(tmp_path / "b")
+    file = tmp_path / "b" / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ArtefactError, match=word):
+        Bundle.open(tmp_path / "b")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe"])
+def test_no_manifest_is_one_error(tmp_path, content):
+    if content is not None:
+        (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(ArtefactError):
+        Bundle.open(tmp_path)

@@ -1,0 +1,75 @@
+"""Recipes: every ready one is right, every mistake is named."""
+
+from pathlib import Path
+
+import pytest
+
+from blockforge.core.errors import UsageError
+from blockforge.recipe import load_recipe, recipe_from_dict
+
+READY = sorted((Path(__file__).resolve().parent.parent / "recipes").glob("*.toml"))
+GOOD = {
+    "name": "tiny",
+    "model": {"preset": "llama-tiny"},
+    "shapes": {"min": "input_ids:1x1", "opt": "input_ids:1x8", "max": "input_ids:2x16"},
+}
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda p: p.stem)
+def test_ready_recipes_load_by_path_and_by_name(path):
+    assert load_recipe(path) == load_recipe(path.stem)
+
+
+def test_defaults():
+    recipe = recipe_from_dict(GOOD)
+    assert recipe.export.precisions == ("fp32", "fp16")
+    assert recipe.layer is None
+    block = recipe_from_dict(GOOD | {"model": {"preset": "llama-tiny", "part": "block"}})
+    assert block.layer == 0
+
+
+MISTAKES = {
+    "typo in a section": ({"shape": {}}, ["shape is not a field"]),
+    "typo in a field": ({"export": {"precision": ["fp32"]}}, ["export.precision is not a field"]),
+    "two sources": ({"model": {"preset": "a", "checkpoint": "b"}}, ["either checkpoint or preset"]),
+    "no source": ({"model": {}}, ["either checkpoint or preset"]),
+    "layer of a decoder": ({"model": {"preset": "a", "layer": 1}}, ["layer goes with"]),
+    "unknown precision": ({"export": {"precisions": ["fp12"]}}, ["export.precisions.0", "fp16"]),
+    "precision twice": ({"export": {"precisions": ["fp32", "fp32"]}}, ["twice"]),
+    "no precision": ({"export": {"precisions": []}}, ["export.precisions"]),
+    "target twice": ({"engines": {"targets": ["a", "a"]}}, ["twice"]),
+    "limit of NaN": ({"validate": {"limits": {"min_cosine": float("nan")}}}, ["min_cosine"]),
+    "limit outside": (
+        {"validate": {"limits": {"min_token_agreement": 98}}},
+        ["less than or equal"],
+    ),
+    "name with a slash": ({"name": "a/b"}, ["name"]),
+    "two at once": ({"name": "", "shapes": {}}, ["name", "shapes.min is missing"]),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named(change, words):
+    with pytest.raises(UsageError) as caught:
+        recipe_from_dict(GOOD | change)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"name = ", b"\xff\xff", b""])
+def test_a_file_that_is_no_recipe_is_one_error(tmp_path, content):
+    path = tmp_path / "r.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match="recipe"):
+        load_recipe(path)
+
+
+def test_relative_paths_start_at_the_recipe(tmp_path):
+    (tmp_path / "r.toml").write_text(
+        'name = "x"\n[model]\ncheckpoint = "weights"\n[validate]\ntext = "t.txt"\n'
+        '[shapes]\nmin = "a:1"\nopt = "a:1"\nmax = "a:1"\n'
+    )
+    recipe = load_recipe(tmp_path / "r.toml")
+    assert recipe.model.checkpoint == str(tmp_path / "weights")
+    assert recipe.validate_.text == str(tmp_path / "t.txt")
