@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .core.errors import UsageError
+from .validate.gates import Limits
 
 Precision = Literal["fp32", "fp16"]
 
@@ -84,27 +85,13 @@ class EnginesSection(_Section):
         return self
 
 
-class LimitsSection(_Section):
-    """Limits of the verdict; one that is left out is not checked.
-
-    max_error_over_floor: an output's RMS error over the RMS error that PyTorch makes in the same
-    type, both against float64. max_perplexity_ratio: perplexity over the reference's.
-    min_token_agreement: share of positions with the same greedy token. min_cosine: per output.
-    """
-
-    max_error_over_floor: Annotated[float, Field(gt=0)] | None = 2.0
-    max_perplexity_ratio: Annotated[float, Field(gt=0)] | None = None
-    min_token_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
-    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-
-
 class ValidateSection(_Section):
     """seed: of the random inputs. tokens: how much of the text to read (decoder with a tokenizer only)."""
 
     seed: int = 0
     tokens: Annotated[int, Field(ge=2)] = 512
     text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
-    limits: LimitsSection = LimitsSection()
+    limits: Limits = Limits()
 
 
 class Recipe(_Section):

@@ -113,6 +113,7 @@ class VerdictRecord(_Record):
     floor_token_agreement: float | None = None
     floor_kl_divergence: float | None = None
     overflow: tuple[str, ...] = ()  # values that left the finite range of their dtype
+    peaks: dict[str, float] = Field(default_factory=dict)  # the largest magnitudes, by value
     notes: tuple[str, ...] = ()
 
 

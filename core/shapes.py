@@ -1,6 +1,6 @@
 """Shapes as trtexec and Polygraphy spell them: `input_ids:1x128,mask:1x1x128x128`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .errors import UsageError
@@ -99,17 +99,28 @@ def profile_from_text(
         if unknown or missing:
             raise UsageError(
                 f"{label} shapes {texts[label]!r}",
-                found="; ".join(
-                    f"{what} {', '.join(sorted(names))}"
-                    for what, names in (("unknown input", unknown), ("no shape for", missing))
-                    if names
-                ),
+                found=_names(("unknown input", unknown), ("no shape for", missing)),
                 fix=f"The inputs are {', '.join(inputs)}",
             )
     profile = {
-        name: ShapeRange(*(parsed[label][name] for label in ("min", "opt", "max")))
-        for name in inputs
+        name: ShapeRange(*(parsed[label][name] for label in ("min", "opt", "max"))) for name in inputs
     }
+    check_profile(profile, inputs)
+    return profile
+
+
+def check_profile(profile: Profile, inputs: Mapping[str, tuple[Dim, ...]]) -> None:
+    """Raise UsageError naming input, axis and rule unless `profile` gives each input sizes it can have.
+
+    One dynamic axis name has one range over all inputs.
+    """
+    unknown, missing = profile.keys() - inputs.keys(), inputs.keys() - profile.keys()
+    if unknown or missing:
+        raise UsageError(
+            "profile",
+            found=_names(("unknown input", unknown), ("no sizes for", missing)),
+            fix=f"The inputs are {', '.join(inputs)}",
+        )
     seen: dict[str, tuple[str, Shape]] = {}
     for name, dims in inputs.items():
         profile[name].check(name, dims)
@@ -125,4 +136,7 @@ def profile_from_text(
                     found=f"{other} has {known}, {name} has {sizes}",
                     fix="One axis name has one min, opt and max",
                 )
-    return profile
+
+
+def _names(*parts: tuple[str, Collection[str]]) -> str:
+    return "; ".join(f"{what} {', '.join(sorted(names))}" for what, names in parts if names)

@@ -1,0 +1,230 @@
+"""The command line: every command prints a table or, with --json, one JSON document on stdout."""
+
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import console
+from .core.errors import BlockforgeError, ExitCode
+
+app = typer.Typer(
+    name="blockforge",
+    help="PyTorch transformers to TensorRT engines, with proof of numbers, dtypes and kernels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a ready recipe.")
+]
+BundleArgument = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", help="Where the bundle goes [bundles/<name>]."),
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option("-t", "--target", metavar="T", help="E.g. tensorrt-rtx:sm89; repeat for several."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log everything.")] = False,
+) -> None:
+    console.configure_logging(verbose)
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"blockforge {installed('blockforge')}")
+        raise typer.Exit
+
+
+@app.command()
+def build(
+    recipe: RecipeArgument,
+    output: OutputOption = None,
+    target: TargetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Export, compile, validate and report: the whole way from a recipe to a bundle."""
+    from .pipeline import build as run
+    from .recipe import load_recipe
+
+    loaded = load_recipe(recipe)
+    with console.drawn_progress() as progress:
+        bundle = run(loaded, output, targets=target, check=False, progress=progress)
+    _show_bundle(bundle, as_json)
+
+
+@app.command()
+def export(
+    recipe: RecipeArgument, output: OutputOption = None, as_json: JsonOption = False
+) -> None:
+    """Write the bundle's ONNX graphs, without engines or verdicts."""
+    from .pipeline import export as run
+    from .recipe import load_recipe
+
+    loaded = load_recipe(recipe)
+    with console.drawn_progress() as progress:
+        bundle = run(loaded, output, progress=progress)
+    _show_bundle(bundle, as_json)
+
+
+@app.command(name="compile")
+def compile_(
+    bundle: BundleArgument,
+    target: Annotated[list[str], typer.Option("-t", "--target", metavar="T", help="Repeatable.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Compile every graph of a bundle for more targets; the engines join the bundle."""
+    from .core.bundle import Bundle
+    from .pipeline import compile_bundle
+
+    opened = Bundle.open(bundle)
+    with console.drawn_progress() as progress:
+        compiled = compile_bundle(opened, target, progress=progress)
+    _show_bundle(compiled, as_json)
+
+
+@app.command()
+def validate(bundle: BundleArgument, as_json: JsonOption = False) -> None:
+    """Judge a bundle's graphs against the PyTorch reference again; exit 1 when a limit is missed."""
+    from .core.bundle import Bundle
+    from .pipeline import validate_bundle
+
+    opened = Bundle.open(bundle)
+    with console.drawn_progress() as progress:
+        judged = validate_bundle(opened, progress=progress)
+    _show_bundle(judged, as_json)
+
+
+@app.command()
+def report(bundle: BundleArgument, as_json: JsonOption = False) -> None:
+    """Write the bundle's report.html again and print where it is."""
+    from .core.bundle import Bundle
+    from .pipeline import report_bundle
+
+    path = report_bundle(Bundle.open(bundle))
+    console.emit({"report": str(path)}, lambda: str(path), as_json)
+
+
+@app.command()
+def inspect(
+    path: Annotated[
+        Path, typer.Argument(metavar="BUNDLE|LAYERS", help="A bundle, or one .layers.json in it.")
+    ],
+    target: TargetOption = None,
+    precision: Annotated[str | None, typer.Option(help="Only this precision.")] = None,
+    block: Annotated[
+        int | None, typer.Option(help="Only the kernels of this block [the middle one].")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every kernel.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the planned kernels of the engines: name, type, dtypes and the ONNX nodes they cover."""
+    from .inspection import inspect as run
+    from .inspection import render
+
+    plans = run(path, targets=target, precision=precision, block=block, every=every)
+    console.emit([plan.as_dict() for plan in plans], lambda: render(plans), as_json)
+
+
+@app.command()
+def run(
+    bundle: BundleArgument,
+    inputs: Annotated[
+        Path, typer.Option("--inputs", metavar="FILE", help="Input tensors: .npz or .safetensors.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the outputs there.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="Which graph [the first].")] = None,
+    target: Annotated[
+        str, typer.Option("-t", "--target", help="Where to run.")
+    ] = "onnxruntime:cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Run one graph of a bundle on inputs from a file."""
+    from .inference import run_file
+
+    rows = run_file(bundle, inputs, output, precision=precision, target=target)
+
+    def render() -> Any:
+        made = console.table("outputs", "name", "dtype", "shape", ">min", ">mean", ">max")
+        for row in rows:
+            numbers = (f"{row[key]:.6g}" for key in ("min", "mean", "max"))
+            made.add_row(row["name"], row["dtype"], "x".join(map(str, row["shape"])), *numbers)
+        return made
+
+    console.emit(rows, render, as_json)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what this machine can do, what is missing, and the command that would fix it."""
+    from .engines.doctor import probe
+
+    findings = probe()
+
+    def render() -> Any:
+        from rich.markup import escape
+
+        made = console.table("doctor", "", "what", "found", "fix")
+        marks = {
+            "ok": "[green]ok[/]",
+            "missing": "[yellow]missing[/]",
+            "problem": "[red]problem[/]",
+        }
+        for finding in findings:
+            mark = marks.get(finding.status, finding.status)
+            made.add_row(mark, finding.name, escape(finding.detail), escape(finding.fix))
+        return made
+
+    console.emit([finding.as_dict() for finding in findings], render, as_json)
+
+
+def _show_bundle(bundle: Any, as_json: bool) -> None:
+    """Print the bundle's table; exit 1 when a gate failed."""
+    manifest = bundle.manifest
+
+    def render() -> Any:
+        from rich.console import Group
+
+        lines = [f"bundle  {bundle.path}"]
+        if manifest.report:
+            lines.append(f"report  {bundle.path / manifest.report}")
+        return Group(console.manifest_table(manifest), *lines)
+
+    body = {"bundle": str(bundle.path), "passed": not manifest.failures}
+    console.emit(body | {"manifest": manifest.model_dump(mode="json")}, render, as_json)
+    if manifest.failures:
+        error = console.stderr_console()
+        error.print("[bold red]failed:[/]", *(f"  {line}" for line in manifest.failures), sep="\n")
+        raise typer.Exit(int(ExitCode.GATE))
+
+
+def main() -> None:
+    """Entry point: turn every foreseen failure into one message and its exit code."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app()
+    except BlockforgeError as error:
+        console.report_error(error, as_json="--json" in sys.argv)
+        sys.exit(int(error.exit_code))
+    except Exception:
+        traceback.print_exc()
+        sys.exit(INTERNAL_ERROR)  # Python's own 1 would read as a failed gate
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Bundle -> engine -> session."""

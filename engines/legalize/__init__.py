@@ -1,0 +1,49 @@
+"""Put a graph into forms that one runtime accepts; the bundle's own graph stays as it is.
+
+    legalize(model, target) -> (a legal copy, one line for each thing that was changed)
+
+One rule a file; a rule changes the copy in place and says what it did. Weights are shared with the original, never
+copied. Rules run in this order because each may leave work for the next: a function may hold an Attention, a
+cache turns into a mask, a mask decides whether the fused kernel can be kept.
+"""
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from ..target import Target
+from .attention_cache import spell_out_cache
+from .attention_decomposable import allow_decomposition
+from .attention_mask import merge_masks
+from .attention_softcap import spell_out_attention
+from .attention_softmax import drop_softmax_precision
+from .inline_functions import inline_functions
+
+Rule = Callable[[ir.Model], list[str]]
+
+TENSORRT: tuple[Rule, ...] = (
+    inline_functions,
+    spell_out_cache,
+    merge_masks,
+    spell_out_attention,
+    drop_softmax_precision,
+    allow_decomposition,
+)
+RULES: dict[str, tuple[Rule, ...]] = {
+    "tensorrt": TENSORRT,
+    "tensorrt-rtx": TENSORRT,
+    "onnxruntime": (),
+}
+
+
+def legalize(model: ir.Model, target: Target) -> tuple[ir.Model, tuple[str, ...]]:
+    """Return a copy of `model` that `target` accepts, and what was changed.
+
+    Numbers stay equal up to rounding; node names keep their prefix, so planned kernels can be traced to the graph.
+    Raises BuildError when a rule meets a form it must change and cannot.
+    """
+    legal = model.clone()
+    changed: list[str] = []
+    for rule in RULES[target.runtime]:
+        changed += rule(legal)
+    return legal, tuple(changed)

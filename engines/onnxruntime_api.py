@@ -1,0 +1,91 @@
+"""The one door to `onnxruntime`: sessions on a device, its errors as ours."""
+
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ArtefactError, BuildError, UnavailableError, UsageError
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+INSTALL = {
+    "cpu": "pip install onnxruntime",
+    "cuda": "pip uninstall onnxruntime && pip install onnxruntime-gpu, on a machine with an NVIDIA GPU",
+}
+ONLY_ERRORS = 3  # onnxruntime's log severity
+DAMAGED = ("InvalidProtobuf", "NoModel")  # its exception classes for a file it cannot read
+
+# ONNX Runtime's word inside tensor(...) -> our name (core.dtypes)
+DTYPES = {
+    "double": "fp64",
+    "float": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8e4m3fn": "fp8_e4m3",
+    "int64": "int64",
+    "int32": "int32",
+    "int8": "int8",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+
+
+def version() -> str:
+    """Runtime and version, e.g. `onnxruntime 1.32.0`."""
+    import onnxruntime
+
+    return f"onnxruntime {onnxruntime.__version__}"
+
+
+def providers() -> tuple[str, ...]:
+    """The execution providers of the installed onnxruntime; UnavailableError when it cannot be imported."""
+    try:
+        import onnxruntime
+    except (ImportError, OSError) as error:
+        raise UnavailableError(
+            "ONNX Runtime", found=f"cannot import onnxruntime: {error}", fix=INSTALL["cpu"]
+        ) from None
+    return tuple(onnxruntime.get_available_providers())
+
+
+def require(device: str) -> None:
+    """Raise UnavailableError unless the installed onnxruntime can run on `device` (cpu or cuda)."""
+    has = providers()
+    if PROVIDERS[device] not in has:
+        raise UnavailableError(
+            f"target onnxruntime:{device}",
+            found=f"{version()} has no {PROVIDERS[device]}, only {', '.join(has)}",
+            fix=INSTALL[device],
+        )
+
+
+def open_session(path: Path, device: str, *, profile_to: str | None = None) -> Any:
+    """An onnxruntime.InferenceSession of the model at `path`.
+
+    profile_to: prefix of a profile file; such a session leaves its weights mapped instead of repacking them.
+    Raises UnavailableError without the provider, UsageError without the file, and with ONNX Runtime's words
+    ArtefactError for a file it cannot read and BuildError for a graph it cannot run.
+    """
+    require(device)
+    import onnxruntime
+
+    if not path.is_file():
+        raise UsageError(f"model {path}", found="no such file")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ONLY_ERRORS
+    if profile_to:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile_to
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
+    except Exception as error:  # onnxruntime's classes share no base of their own
+        kind = ArtefactError if type(error).__name__ in DAMAGED else BuildError
+        raise kind(
+            f"model {path}", found=f"{version()} refuses it: {' '.join(str(error).split())}"
+        ) from None
+    if PROVIDERS[device] not in session.get_providers():  # it falls back to the CPU without a word
+        raise UnavailableError(
+            f"target onnxruntime:{device}",
+            found=f"{version()} could not start {PROVIDERS[device]} here",
+            fix=INSTALL[device],
+        )
+    return session

@@ -1,0 +1,1 @@
+"""PyTorch -> typed ONNX graph with streamed weights."""

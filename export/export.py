@@ -1,0 +1,190 @@
+"""Module and weights -> one verified ONNX file, or one error and nothing on disk.
+
+capture -> passes -> stream weights -> write -> verify at other sizes -> move into place
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from ..core.dtypes import DType
+from ..core.errors import UsageError
+from ..core.progress import Progress, Step, silent
+from ..graph.io import save_model
+from ..graph.spec import Summary, summarise
+from ..model.build import build_module, signature
+from ..model.checkpoints.protocol import Checkpoint
+from .axes import Axis, Input, Sizes, named_axes, verify_sizes
+from .capture import OPSET, capture
+from .driver import Done, run_passes
+from .finish import attach_bodies, finish
+from .fold import fold_constants, fold_shapes, lift_constants
+from .layout import fold_weight_transposes
+from .naming import name_after_modules
+from .precision import cast_edges
+from .verify import Module, Verified, verify
+from .weights import Read, mapped_weights, read_from_module, stream_weights
+
+MODEL = "model.onnx"
+_SMALL = 5_000_000  # elements: a model below is verified at its longest sequence too
+_LONGEST = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A verified file: where it is, what it holds, what the passes did and at which sizes it was checked."""
+
+    path: Path
+    opset: int
+    summary: Summary
+    passes: tuple[Done, ...]
+    verified: Verified
+
+
+def export_variant(
+    checkpoint: Checkpoint,
+    *,
+    layer: int | None,
+    precision: DType,
+    io: DType,
+    folder: Path,
+    progress: Progress = silent,
+) -> Exported:
+    """Write `<folder>/model.onnx` and its `.data`: the decoder, or block `layer`, with weights in `precision`.
+
+    The module is traced without numbers; each weight is read once, from the checkpoint, while it is written.
+    Float inputs and outputs have type `io`. Axes "batch" and "sequence" are dynamic from 1 upwards.
+    Raises UsageError when the graph is not the module at every size tried or the folder cannot be written,
+    ArtefactError naming the weights that are NaN, infinite or beyond `precision`. Nothing is left then.
+    """
+    config = checkpoint.config
+    module = build_module(config, layer=layer).to(precision.torch)
+    (record,), (output,) = signature(config, layer, precision)
+    axes = {0: Axis("batch"), 1: Axis("sequence")}
+    generator = torch.Generator().manual_seed(0)
+    if layer is None:
+        example = torch.randint(config.vocab_size, (3, 5), generator=generator)
+    else:
+        example = torch.randn((3, 5, config.hidden_size), generator=generator).to(precision.torch)
+    sizes = verify_sizes(tuple(axes.values()), upper=False)
+    if sum(p.numel() for p in module.parameters()) < _SMALL:
+        sizes.append({"batch": 2, "sequence": min(config.max_position_embeddings, _LONGEST)})
+    job = _Job(module, (Input(record.name, example, axes),), (output.name,), io, tuple(sizes))
+    return _export(job, checkpoint.read, folder / MODEL, progress)
+
+
+def export_module(
+    module: nn.Module,
+    inputs: Sequence[Input],
+    outputs: Sequence[str],
+    path: Path,
+    *,
+    io: DType | None = None,
+    progress: Progress = silent,
+) -> Exported:
+    """Write any module with numbers in it as `path` and `<path>.data`, verified over its dynamic axes.
+
+    inputs: name, example and dynamic axes of each argument of module.forward, in order; outputs: names for
+    the tensors it returns. io: type of float inputs and outputs, None to leave them as the module has them.
+    Raises UsageError naming input, axis and reason when an axis is not as dynamic as declared, ArtefactError
+    naming parameters that are NaN or infinite. Nothing is left then.
+    """
+    if module.training:
+        raise UsageError(
+            f"export of {type(module).__name__}",
+            found="it is in training mode",
+            fix="Call module.eval() first",
+        )
+    sizes = verify_sizes(tuple(named_axes(inputs).values()))
+    return _export(
+        _Job(module, tuple(inputs), tuple(outputs), io, tuple(sizes)), None, path, progress
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    module: nn.Module
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    io: DType | None
+    sizes: tuple[Sizes, ...]
+
+
+def _export(job: _Job, read: Read | None, path: Path, progress: Progress) -> Exported:
+    progress(Step("capture"))
+    captured = capture(job.module, job.inputs, job.outputs)
+    model = captured.model
+    casts = () if job.io is None else (cast_edges(job.io),)
+    done: tuple[Done, ...] = (attach_bodies(model),)  # no graph is complete before
+    done += run_passes(
+        model,
+        (
+            fold_constants,
+            fold_shapes,
+            lift_constants,
+            fold_weight_transposes,
+            *casts,
+            name_after_modules,
+            finish,
+        ),
+    )
+    with _staging(path) as staged:
+        stream_weights(
+            model, read or read_from_module(job.module, captured.tensors), _data(staged), progress
+        )
+        save_model(model, staged)
+        progress(Step("verify"))
+        reference = job.module if read is None else _over_file(job.module, model)
+        verified = verify(staged, reference, _as_seen_outside(job), job.sizes)
+        summary = summarise(model)
+    return Exported(path, OPSET, summary, done, verified)
+
+
+def _over_file(module: nn.Module, model: ir.Model) -> Module:
+    """The module, whose weights are the bytes just written: memory-mapped, so that it costs no memory."""
+    weights = mapped_weights(model)
+    return lambda *inputs: functional_call(module, weights, inputs)
+
+
+def _as_seen_outside(job: _Job) -> tuple[Input, ...]:
+    """The inputs in the type that the graph takes them in."""
+    if job.io is None:
+        return job.inputs
+    io = job.io.torch
+    return tuple(
+        replace(i, example=i.example.to(io)) if i.example.is_floating_point() else i
+        for i in job.inputs
+    )
+
+
+def _data(path: Path) -> Path:
+    return path.with_name(f"{path.name}.data")
+
+
+@contextlib.contextmanager
+def _staging(path: Path) -> Iterator[Path]:
+    """A path in a temporary folder beside `path`'s folder; on a clean exit its files move to their place."""
+    folder = path.absolute().parent
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent
+        ) as staging:
+            yield Path(staging) / path.name
+            folder.mkdir(exist_ok=True)
+            for file in Path(staging).iterdir():
+                shutil.move(file, folder / file.name)
+    except OSError as error:
+        raise UsageError(
+            f"export to {folder}",
+            found=f"cannot write there: {error.strerror or error}",
+            fix="Name a folder you may write, with enough room",
+        ) from None

@@ -1,0 +1,157 @@
+"""TypedEvaluator: what a strongly typed engine computes from an ONNX graph, on a CPU and without TensorRT."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+
+from ...core.errors import UsageError
+from ..io import load_model
+from ..values import WIDE_FLOATS, Narrow, Value, data_type_of, type_name
+from .machine import Machine
+from .overflow import Overflow
+from .plan import plan_model
+from .weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What one run gave.
+
+    outputs: graph outputs by name, in their declared types (fp64 where exact); kept: the values asked for by
+    `keep`; overflow: values that left the finite range, in order; largest: the largest finite magnitude of every
+    floating value before rounding, by name.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    kept: dict[str, torch.Tensor]
+    overflow: tuple[Overflow, ...]
+    largest: dict[str, float]
+
+
+class TypedEvaluator:
+    """Executes a typed ONNX graph in torch by TensorRT's rules.
+
+    Every value is rounded to its declared type, once; arithmetic on 16- and 8-bit floats happens in fp32, products
+    and reductions accumulate in fp32, normalisations keep their statistics in fp32. exact: every floating value
+    of 16 bits and more is fp64 and nothing is rounded; types of 8 bits and less keep their grid, which is part of
+    what the graph means. cache_weights: keep converted weights between runs (as much memory again, or twice
+    or four times that, for speed). Source: TensorRT Developer Guide, strongly typed networks; ONNX operators.
+    """
+
+    def __init__(
+        self, model: ir.Model | Path | str, *, exact: bool = False, cache_weights: bool = False
+    ) -> None:
+        """Read and plan the model; raises UsageError naming an operator that is not known."""
+        self._model = model if isinstance(model, ir.Model) else load_model(model)
+        self._exact = exact
+        self._plan = plan_model(self._model)
+        self._weights = Weights(exact=exact, cache=cache_weights)
+
+    def value_names(self) -> tuple[str, ...]:
+        """Every computed value that `keep` may name; inside functions "<node>/<value>"."""
+        return tuple(self._plan.value_names())
+
+    @torch.no_grad()
+    def run(self, feeds: Mapping[str, torch.Tensor], keep: Collection[str] = ()) -> Evaluation:
+        """Execute the graph on `feeds` (input name -> tensor in the declared type; any float where exact).
+
+        Raises UsageError for a missing, unknown or misfitting input, for an unknown name in `keep`, and where a
+        node cannot run, naming it.
+        """
+        inputs = self._inputs(feeds)
+        self._check_keep(keep)
+        machine = Machine(self._weights, exact=self._exact, keep=keep)
+        results = machine.run(self._plan, inputs, {})
+        for value, fed in zip(self._plan.inputs, inputs, strict=True):
+            if value.name in keep:
+                machine.kept[value.name] = fed
+        names = [str(value.name) for value in self._plan.outputs]
+        return Evaluation(
+            outputs={n: _public(v) for n, v in zip(names, results, strict=True)},
+            kept={n: _public(v) for n, v in machine.kept.items()},
+            overflow=machine.recorder.found,
+            largest=machine.recorder.largest,
+        )
+
+    def _inputs(self, feeds: Mapping[str, torch.Tensor]) -> list[Value]:
+        known = [str(value.name) for value in self._plan.inputs]
+        if unknown := sorted(feeds.keys() - set(known)):
+            raise UsageError(
+                f"inputs {', '.join(unknown)}",
+                found="the graph has no such input",
+                fix=f"It has {', '.join(known)}",
+            )
+        sizes: dict[str, tuple[str, int]] = {}
+        inputs: list[Value] = []
+        for value in self._plan.inputs:
+            if value.name in feeds:
+                fed: Value = feeds[value.name]
+                if isinstance(fed, torch.Tensor):
+                    self._check_feed(value, fed, sizes)
+                    if self._exact and fed.is_floating_point() and value.dtype in WIDE_FLOATS:
+                        fed = fed.double()
+                inputs.append(fed)
+            elif value.const_value is not None:
+                inputs.append(self._weights.read(value))
+            elif isinstance(value.type, ir.OptionalType):
+                inputs.append(None)
+            else:
+                raise UsageError(
+                    f"input {value.name!r}", found="not given", fix=f"Give {', '.join(known)}"
+                )
+        return inputs
+
+    def _check_feed(
+        self, value: ir.Value, fed: torch.Tensor, sizes: dict[str, tuple[str, int]]
+    ) -> None:
+        asked = f"input {value.name!r}"
+        found, declared = data_type_of(fed), value.dtype
+        exact = self._exact and declared in WIDE_FLOATS and fed.is_floating_point()
+        if declared is not None and found != declared and not exact:
+            raise UsageError(
+                asked,
+                found=f"{type_name(found)}, but the graph declares {type_name(declared)}",
+                fix="Convert the input",
+            )
+        if value.shape is None:
+            return
+        if len(value.shape) != fed.ndim:
+            raise UsageError(asked, found=f"rank {fed.ndim}", fix=f"The graph has {value.shape}")
+        for axis, (dim, size) in enumerate(zip(value.shape, fed.shape, strict=True)):
+            if isinstance(dim, int):
+                if dim != size:
+                    raise UsageError(asked, found=f"axis {axis} has size {size}", fix=f"It must be {dim}")
+            elif dim.value is not None:
+                other, before = sizes.setdefault(str(dim.value), (str(value.name), size))
+                if before != size:
+                    raise UsageError(
+                        f"{asked}, axis {axis} ({dim.value})",
+                        found=f"size {size}, but {other!r} has {before}",
+                        fix="One axis name has one size",
+                    )
+
+    def _check_keep(self, keep: Collection[str]) -> None:
+        if not keep:
+            return
+        known = {*self.value_names(), *(str(v.name) for v in self._plan.inputs)}
+        for name in keep:
+            if name not in known:
+                near = get_close_matches(name, known, n=3)
+                raise UsageError(
+                    f"keep value {name!r}",
+                    found="the graph computes no such value",
+                    fix=f"Close to it: {', '.join(near)}" if near else "See value_names()",
+                )
+
+
+def _public(value: Value) -> torch.Tensor:
+    """A value for the caller: numbers of types that torch lacks come in the type that holds them."""
+    if isinstance(value, Narrow):
+        return value.data
+    return value  # type: ignore[return-value]
+
+

@@ -1,0 +1,171 @@
+"""Run a plan: read the inputs of each step, compute, round the results to their types, forget what is done."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ...core.errors import BlockforgeError, UsageError
+from ..operators import Access, Body, Call
+from ..rounding import LARGEST, round_to
+from ..values import (
+    WIDE_FLOATS,
+    DataType,
+    Narrow,
+    Value,
+    arithmetic,
+    as_bits,
+    data_type_of,
+    describe,
+    from_bits,
+    type_name,
+)
+from .overflow import Recorder
+from .plan import Plan, Step
+from .weights import Weights
+
+Frame = dict[ir.Value, Value]
+
+
+class Machine:
+    """One run of a model: its weights, what it keeps and what it noticed."""
+
+    def __init__(self, weights: Weights, *, exact: bool, keep: Collection[str]) -> None:
+        self._weights, self._exact, self._keep = weights, exact, frozenset(keep)
+        self.recorder = Recorder()
+        self.kept: dict[str, Value] = {}
+
+    def run(self, plan: Plan, inputs: Sequence[Value], frame: Frame) -> list[Value]:
+        """The outputs of `plan`; inner graphs share the frame of the graph around them."""
+        frame.update(zip(plan.inputs, inputs, strict=False))
+        for step in plan.steps:
+            self._run_step(plan, step, frame)
+            for value in step.release:
+                frame.pop(value, None)
+        return [self._read(value, frame) for value in plan.outputs]
+
+    def _run_step(self, plan: Plan, step: Step, frame: Frame) -> None:
+        inputs = [None if v is None else self._read(v, frame) for v in step.inputs]
+        try:
+            if step.function is not None:
+                missing = [None] * (len(step.function.inputs) - len(inputs))
+                results = self.run(step.function, [*inputs, *missing], {})
+            else:
+                results = self._compute(plan, step, inputs, frame)
+        except BlockforgeError as error:
+            if step.function is not None or step.bodies or "node " in error.asked:
+                raise
+            raise UsageError(
+                f"node {step.label!r} ({step.operation.name})",
+                found=f"{error.asked}: {error.found}",
+                fix=error.fix,
+            ) from error
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+            cause = " ".join(str(error).split())[:300]
+            raise UsageError(
+                f"node {step.label!r} ({step.operation.name})",
+                found=f"{cause or error.__class__.__name__}; inputs {', '.join(map(describe, inputs))}",
+            ) from error
+        for value, result in zip(step.outputs, results, strict=False):
+            self._check_declared(step, value, result)
+            frame[value] = result
+            name = plan.prefix + (value.name or "")
+            if name in self._keep:
+                self.kept[name] = result
+
+    def _read(self, value: ir.Value, frame: Frame) -> Value:
+        if value in frame:
+            return frame[value]
+        return self._weights.read(value)
+
+    def _compute(self, plan: Plan, step: Step, inputs: list[Value], frame: Frame) -> list[Value]:
+        operator = step.operator
+        assert operator is not None
+        types = tuple(data_type_of(value) for value in inputs)
+        declared = types
+        if self._exact:  # what the graph declares, which fp64 hides
+            declared = tuple(v.dtype if v is not None else None for v in step.inputs)
+        call = Call(
+            op_type=step.operation.name,
+            version=step.operation.version,
+            attributes=step.operation.attributes,
+            dtypes=declared,
+            wanted=step.wanted,
+            exact=self._exact,
+            bodies={name: self._body(body, frame) for name, body in step.bodies.items()},
+        )
+        if operator.access is Access.RAW:
+            results = _as_list(operator.kernel(call, *inputs))
+            if step.bodies:
+                return results
+            return self._observed(plan, step, inputs, results, step.output_types(types))
+        targets = step.output_types(types)
+        if operator.access is Access.MOVE:
+            arguments = [None if v is None else as_bits(_tensor(v)) for v in inputs]
+            results = _as_list(operator.kernel(call, *arguments))
+            return [
+                r if t is None or r is None else from_bits(r, t)
+                for r, t in zip(results, targets, strict=False)
+            ]
+        arguments = [self._widened(v, x) for v, x in zip(step.inputs, inputs, strict=True)]
+        results = _as_list(operator.kernel(call, *arguments))
+        return self._observed(plan, step, inputs, results, targets)
+
+    def _widened(self, value: ir.Value | None, x: Value) -> torch.Tensor | None:
+        if value is None or x is None:
+            return None
+        if value.is_initializer() and not value.is_graph_input():
+            return self._weights.widened(value, _tensor(x))
+        return arithmetic(_tensor(x))
+
+    def _body(self, plan: Plan, frame: Frame) -> Body:
+        return lambda inputs: self.run(plan, inputs, frame)
+
+    def _observed(
+        self, plan: Plan, step: Step, inputs: list[Value], results: list[Any], targets: Sequence[DataType | None]
+    ) -> list[Value]:
+        """Results rounded to their types, with what they lost noted."""
+        rounded: list[Value] = []
+        for value, result, target in zip(step.outputs, results, targets, strict=False):
+            if not isinstance(result, torch.Tensor) or target is None:
+                rounded.append(result)
+                continue
+            if self._exact and target in WIDE_FLOATS:
+                target = DataType.DOUBLE
+            stored = self._rounded(step, result, target)
+            if isinstance(stored, torch.Tensor) and target in LARGEST and inputs:
+                name = plan.prefix + (value.name or "")
+                wide = arithmetic(result)
+                wide = wide if wide.is_floating_point() else wide.double()
+                self.recorder.observe(name, step.label, wide, stored, target, inputs)
+            rounded.append(stored)
+        return rounded
+
+    def _rounded(self, step: Step, result: torch.Tensor, target: DataType) -> torch.Tensor | Narrow:
+        attributes = step.operation.attributes
+        saturate = "saturate" not in attributes or attributes["saturate"].as_int() != 0
+        mode = attributes["round_mode"].as_string() if "round_mode" in attributes else "up"
+        return round_to(result, target, saturate=saturate, mode=mode)
+
+    def _check_declared(self, step: Step, value: ir.Value, result: Value) -> None:
+        found, declared = data_type_of(result), value.dtype
+        if found is None or declared is None or found == declared:
+            return
+        if self._exact and found == DataType.DOUBLE and declared in WIDE_FLOATS:
+            return
+        raise UsageError(
+            f"value {value.name!r} of node {step.label!r} ({step.operation.name})",
+            found=f"declared {type_name(declared)}, but the operator gives {type_name(found)}",
+            fix="Correct the declared type or insert a Cast",
+        )
+
+
+def _tensor(value: Value) -> torch.Tensor | Narrow:
+    if isinstance(value, torch.Tensor | Narrow):
+        return value
+    raise TypeError(f"a tensor is needed, not a {describe(value)}")
+
+
+def _as_list(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, tuple) else [results]

@@ -1,0 +1,55 @@
+"""Weights of a model as tensors: mapped from their file when first used, never copied where torch can share."""
+
+import onnx_ir as ir
+import torch
+
+from ...core.errors import ArtefactError, UsageError
+from ..values import WIDE_FLOATS, DataType, Narrow, arithmetic, value_from_numpy
+
+
+class Weights:
+    """Reads initializers; with `cache`, keeps the tensors that needed a conversion for later runs.
+
+    Without it a converted weight lives only as long as the step that uses it: memory stays near the file's size
+    plus one weight.
+    """
+
+    def __init__(self, *, exact: bool, cache: bool) -> None:
+        self._exact, self._cache = exact, cache
+        self._kept: dict[tuple[ir.Value, bool], torch.Tensor | Narrow] = {}
+
+    def read(self, value: ir.Value) -> torch.Tensor | Narrow:
+        """The initializer in its own type, or in fp64 where floats are exact."""
+        if kept := self._kept.get((value, False)):
+            return kept
+        tensor = tensor_of(value)
+        if self._exact and isinstance(tensor, torch.Tensor) and value.dtype in WIDE_FLOATS:
+            tensor = self._keep((value, False), tensor.to(torch.float64))
+        return tensor
+
+    def widened(self, value: ir.Value, tensor: torch.Tensor | Narrow) -> torch.Tensor:
+        """`arithmetic(tensor)` of the initializer `value`."""
+        if not self._cache:
+            return arithmetic(tensor)
+        kept = self._kept.get((value, True))
+        if kept is None:
+            kept = self._keep((value, True), arithmetic(tensor))
+        assert isinstance(kept, torch.Tensor)
+        return kept
+
+    def _keep(self, key: tuple[ir.Value, bool], tensor: torch.Tensor) -> torch.Tensor:
+        if self._cache:
+            self._kept[key] = tensor
+        return tensor
+
+
+def tensor_of(value: ir.Value) -> torch.Tensor | Narrow:
+    """The constant that `value` holds; raises UsageError where it has none, ArtefactError where its file is gone."""
+    constant = value.const_value
+    if constant is None:
+        raise UsageError(f"value {value.name!r}", found="neither computed, nor an input, nor a weight")
+    try:
+        array = constant.numpy()
+    except (OSError, ValueError) as error:
+        raise ArtefactError(f"weight {value.name!r}", found=str(error)) from error
+    return value_from_numpy(array, DataType(constant.dtype))

@@ -1,0 +1,67 @@
+"""Control flow: bodies are graphs that see the values around them."""
+
+import torch
+
+from ..values import Value
+from .registry import Call, Tensor, raw
+
+
+@raw("If")
+def if_(call: Call, condition: Tensor) -> tuple[Value, ...]:
+    return tuple(call.bodies["then_branch" if bool(condition) else "else_branch"]([]))
+
+
+@raw("Loop")
+def loop(
+    call: Call, trip_count: Tensor | None, condition: Tensor | None, *carried: Value
+) -> tuple[Value, ...]:
+    """body(iteration, condition, carried...) -> condition, carried..., scanned...; scanned values are stacked."""
+    limit = None if trip_count is None else int(trip_count)
+    going = True if condition is None else bool(condition)
+    state: list[Value] = list(carried)
+    scanned: list[list[Tensor]] = [[] for _ in call.wanted[len(state) :]]
+    step = 0
+    while going and (limit is None or step < limit):
+        outcome, *results = call.bodies["body"](
+            [torch.tensor(step), torch.tensor(going), *state]
+        )
+        assert isinstance(outcome, torch.Tensor)
+        going = bool(outcome)
+        state = results[: len(state)]
+        for column, value in zip(scanned, results[len(state) :], strict=True):
+            assert isinstance(value, torch.Tensor)
+            column.append(value)
+        step += 1
+    return (*state, *(torch.stack(c) if c else torch.zeros(0) for c in scanned))
+
+
+@raw("Scan")
+def scan(call: Call, *inputs: Tensor) -> tuple[Value, ...]:
+    """body(state..., slices...) -> state..., scanned...: one step per slice of the scan inputs (opset 9)."""
+    if call.version < 9:
+        raise ValueError("Scan before opset 9 runs over batches: convert the model to opset 9")
+    count = call.int("num_scan_inputs", 1)
+    state: list[Value] = list(inputs[: len(inputs) - count])
+    sources = inputs[len(inputs) - count :]
+    axes = call.ints("scan_input_axes") or [0] * count
+    backwards = call.ints("scan_input_directions") or [0] * count
+    columns = [
+        source.flip(axis) if back else source
+        for source, axis, back in zip(sources, axes, backwards, strict=True)
+    ]
+    outputs = len(call.wanted) - len(state)
+    scanned: list[list[Tensor]] = [[] for _ in range(outputs)]
+    for step in range(sources[0].shape[axes[0]]):
+        slices = [c.select(axis, step) for c, axis in zip(columns, axes, strict=True)]
+        results = call.bodies["body"]([*state, *slices])
+        state = results[: len(state)]
+        for column, value in zip(scanned, results[len(state) :], strict=True):
+            assert isinstance(value, torch.Tensor)
+            column.append(value)
+    out_axes = call.ints("scan_output_axes") or [0] * outputs
+    reverse = call.ints("scan_output_directions") or [0] * outputs
+    stacked = [
+        torch.stack(c[::-1] if back else c, axis)
+        for c, axis, back in zip(scanned, out_axes, reverse, strict=True)
+    ]
+    return (*state, *stacked)

@@ -1,0 +1,88 @@
+"""ONNX sequences (Python lists here) and optional values (None where absent)."""
+
+import torch
+
+from ..values import Value
+from .registry import Call, Tensor, raw
+
+
+@raw("SequenceConstruct")
+def sequence_construct(call: Call, *inputs: Value) -> list[Value]:
+    return list(inputs)
+
+
+@raw("SequenceEmpty")
+def sequence_empty(call: Call) -> list[Value]:
+    return []
+
+
+@raw("SequenceAt")
+def sequence_at(call: Call, items: list[Value], position: Tensor) -> Value:
+    return items[int(position)]
+
+
+@raw("SequenceLength")
+def sequence_length(call: Call, items: list[Value]) -> Tensor:
+    return torch.tensor(len(items), dtype=torch.int64)
+
+
+@raw("SequenceInsert")
+def sequence_insert(
+    call: Call, items: list[Value], item: Value, position: Tensor | None = None
+) -> list[Value]:
+    place = len(items) if position is None else int(position)
+    if not -len(items) <= place <= len(items):
+        raise IndexError(f"position {place} in a sequence of {len(items)}")
+    place = place + len(items) if place < 0 else place
+    return [*items[:place], item, *items[place:]]
+
+
+@raw("SequenceErase")
+def sequence_erase(call: Call, items: list[Value], position: Tensor | None = None) -> list[Value]:
+    place = len(items) - 1 if position is None else int(position) % len(items)
+    return items[:place] + items[place + 1 :]
+
+
+@raw("SequenceMap")
+def sequence_map(call: Call, items: list[Value], *extra: Value) -> tuple[list[Value], ...]:
+    """body(item, extra...) for every item; extra sequences go along item by item."""
+    columns: list[list[Value]] = [[] for _ in call.wanted]
+    for index, item in enumerate(items):
+        others = [e[index] if isinstance(e, list) else e for e in extra]
+        results = call.bodies["body"]([item, *others])
+        for column, result in zip(columns, results, strict=True):
+            column.append(result)
+    return tuple(columns)
+
+
+@raw("SplitToSequence")
+def split_to_sequence(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
+    axis = call.int("axis", 0)
+    if sizes is None:
+        parts = list(x.split(1, axis))
+        return parts if call.int("keepdims", 1) else [p.squeeze(axis) for p in parts]
+    return list(x.split(int(sizes) if sizes.ndim == 0 else sizes.tolist(), axis))
+
+
+@raw("ConcatFromSequence")
+def concat_from_sequence(call: Call, items: list[Tensor]) -> Tensor:
+    join = torch.stack if call.int("new_axis", 0) else torch.cat
+    return join(items, call.int("axis", 0))
+
+
+@raw("Optional")
+def optional(call: Call, value: Value = None) -> Value:
+    return value
+
+
+@raw("OptionalHasElement")
+def optional_has_element(call: Call, value: Value = None) -> Tensor:
+    return torch.tensor(value is not None)
+
+
+@raw("OptionalGetElement")
+def optional_get_element(call: Call, value: Value) -> Value:
+    if value is None:
+        raise ValueError("the optional value is absent")
+    return value
+

@@ -1,0 +1,1 @@
+"""The PyTorch reference: configuration, layers, block, decoder and checkpoints."""

@@ -1,0 +1,179 @@
+"""A Hugging Face folder: config.json, and safetensors in one file or in shards with an index."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...core.errors import ArtefactError, UsageError
+from ..config import ModelConfig
+from ..fields import Fields
+from ..skeleton import parameter_shapes
+from ..tokenizer import tokenizer_from_json
+from .hf_config import config_from_hf
+from .protocol import as_finite, check_names, require_name
+from .quirks import name_from_hf
+
+if TYPE_CHECKING:
+    import tokenizers
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where a tensor lies."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FolderCheckpoint:
+    """Weights of a Hugging Face folder; opened by open_folder."""
+
+    source: str
+    config: ModelConfig
+    folder: Path
+    tensors: dict[str, _Stored]
+
+    def names(self) -> list[str]:
+        """Our parameter names, in the module's order."""
+        return list(self.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of parameter `name`, from the header; UsageError for an unknown name."""
+        require_name(self.source, name, self.names())
+        return self.tensors[name].shape
+
+    def read(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Parameter `name` in `dtype`; see Checkpoint.read for the errors."""
+        require_name(self.source, name, self.names())
+        stored = self.tensors[name]
+        with _open(stored.file) as file:
+            tensor: torch.Tensor = file.get_tensor(stored.name)
+        return as_finite(tensor, dtype, name, self.source)
+
+    def tokenizer(self) -> "tokenizers.Tokenizer | None":
+        """tokenizer.json of the folder, None where it has none; ArtefactError when it is damaged."""
+        file = self.folder / "tokenizer.json"
+        return tokenizer_from_json(file) if file.is_file() else None
+
+
+def open_folder(folder: Path, source: str) -> FolderCheckpoint:
+    """Open a folder, reading headers only.
+
+    Raises UsageError when a part is missing or not supported, ArtefactError when a file is damaged or the
+    tensors are not those of the configuration.
+    """
+    if not (folder / "config.json").is_file():
+        raise UsageError(
+            f"checkpoint {source}",
+            found="the folder has no config.json",
+            fix="Name a Hugging Face folder with config.json and *.safetensors, or a .gguf file",
+        )
+    config_file = f"{source}/config.json"
+    config = config_from_hf(Fields(config_file, _read_json(folder / "config.json", config_file)))
+    stored: dict[str, _Stored] = {}
+    for tensor in _headers(folder, source):
+        name = name_from_hf(tensor.name, config)
+        if name is not None:
+            stored[name] = tensor
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    check_names(source, config, shapes, {name: tensor.name for name, tensor in stored.items()})
+    ordered = {name: stored[name] for name in parameter_shapes(config)}
+    return FolderCheckpoint(source, config, folder, ordered)
+
+
+def _read_json(path: Path, printable: str) -> dict[str, Any]:
+    """The object in a JSON file; ArtefactError when it is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtefactError(printable, found=f"not readable as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ArtefactError(printable, found=f"a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def _headers(folder: Path, source: str) -> list[_Stored]:
+    """Every tensor of the folder, once."""
+    if (folder / INDEX).is_file():
+        return _indexed(folder, source)
+    files = (
+        [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
+    )
+    if not files:
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        raise UsageError(
+            f"checkpoint {source}",
+            found="the folder has no *.safetensors",
+            fix="Pickled weights are not read: convert them to safetensors" if pickled else "",
+        )
+    tensors = [tensor for file in files for tensor in _header(file)]
+    names = [tensor.name for tensor in tensors]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ArtefactError(
+            f"checkpoint {source}",
+            found=f"{twice[0]} is in more than one file and there is no {INDEX}",
+            fix="Keep the files of one checkpoint only",
+        )
+    return tensors
+
+
+def _indexed(folder: Path, source: str) -> list[_Stored]:
+    """The tensors that the index places, each found where the index says."""
+    printable = f"{source}/{INDEX}"
+    places = _read_json(folder / INDEX, printable).get("weight_map")
+    if not isinstance(places, dict):
+        raise ArtefactError(printable, found="no weight_map")
+    found: dict[str, dict[str, _Stored]] = {}
+    tensors = []
+    for name, shard in places.items():
+        if not isinstance(shard, str) or Path(shard).name != shard or "\\" in shard:
+            raise ArtefactError(
+                printable,
+                found=f"{name} lies in {shard!r}, outside the folder",
+                fix="Shards are plain file names in the folder of the index",
+            )
+        if not (folder / shard).is_file():
+            raise ArtefactError(f"checkpoint {source}", found=f"shard {shard} is missing")
+        if shard not in found:
+            found[shard] = {tensor.name: tensor for tensor in _header(folder / shard)}
+        if name not in found[shard]:
+            raise ArtefactError(printable, found=f"{name} is not in {shard}")
+        tensors.append(found[shard][name])
+    return tensors
+
+
+def _header(file: Path) -> list[_Stored]:
+    """Names and shapes of one safetensors file; ArtefactError for a type that holds no plain weights."""
+    tensors = []
+    with _open(file) as opened:
+        for name in opened.keys():  # noqa: SIM118
+            view = opened.get_slice(name)
+            if view.get_dtype() not in _FLOATS:
+                raise ArtefactError(
+                    str(file),
+                    found=f"{name} has type {view.get_dtype()}",
+                    fix=f"Weights are one of {', '.join(_FLOATS)}",
+                )
+            tensors.append(_Stored(file, name, tuple(view.get_shape())))
+    return tensors
+
+
+def _open(file: Path) -> Any:
+    """Map a safetensors file; ArtefactError when its header or its length is wrong."""
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ArtefactError(
+            str(file), found=f"not a whole safetensors file ({error})", fix="Copy the file again"
+        ) from None

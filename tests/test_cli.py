@@ -1,0 +1,131 @@
+"""The command line: starts fast, speaks JSON, and each failure has its message and its exit code."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from blockforge.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = [command.callback.__name__.rstrip("_") for command in app.registered_commands]
+TINY = """
+name = "tiny"
+[model]
+preset = "llama-tiny"
+[shapes]
+min = "input_ids:1x1"
+opt = "input_ids:1x8"
+max = "input_ids:2x16"
+"""
+
+
+def blockforge(*arguments, cwd=None):
+    """Run the real process: exit codes and both streams are part of the promise."""
+    return subprocess.run(
+        [sys.executable, "-m", "blockforge", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def test_help_imports_nothing_heavy():
+    heavy = {"torch", "onnx", "numpy", "onnxruntime", "tensorrt_rtx", "pydantic", "matplotlib"}
+    code = (
+        "import sys; from typer.testing import CliRunner; from blockforge.cli import app;"
+        f"CliRunner().invoke(app, ['--help']); print(sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_command_speaks_json():
+    for name in COMMANDS:
+        shown = CliRunner().invoke(app, [name, "--help"])
+        assert shown.exit_code == 0 and "--json" in shown.output, name
+
+
+def test_the_console_script_is_the_module():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"blockforge": "blockforge.cli:main"}
+    assert blockforge("--version").stdout.startswith("blockforge ")
+
+
+def recipe_file(folder, text=TINY):
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+# what is asked -> (changes to the recipe text, exit code, words of the message)
+BAD_RECIPES = {
+    "typo": (("preset", "preset_name"), 2, ["model.preset_name is not a field"]),
+    "unknown preset": (("llama-tiny", "llama-9000"), 2, ["llama-9000", "llama-tiny"]),
+    "missing checkpoint": (('preset = "llama-tiny"', 'checkpoint = "nowhere"'), 2, ["nowhere"]),
+    "unknown input": (("input_ids:1x8", "tokens:1x8"), 2, ["tokens", "input_ids"]),
+    "min above max": (("input_ids:2x16", "input_ids:2x4"), 2, ["axis 1", "max 4"]),
+}
+
+
+@pytest.mark.parametrize(("change", "code", "words"), BAD_RECIPES.values(), ids=BAD_RECIPES)
+def test_a_bad_recipe_is_one_error_and_leaves_nothing(tmp_path, change, code, words):
+    recipe = recipe_file(tmp_path, TINY.replace(*change))
+    done = blockforge("build", recipe, "-o", tmp_path / "out")
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("error:") == 1 and "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.toml"]
+
+
+def test_a_missing_recipe_lists_the_ready_ones():
+    done = blockforge("build", "nowhere.toml")
+    assert done.returncode == 2 and "smollm2-block" in done.stderr
+
+
+def test_errors_are_json_too(tmp_path):
+    done = blockforge("build", tmp_path / "nowhere.toml", "--json")
+    body = json.loads(done.stdout)
+    assert body["exit_code"] == done.returncode == 2
+    assert set(body["error"]) == {"asked", "found", "fix"}
+
+
+def test_what_this_machine_lacks_is_exit_3_before_any_work(tmp_path):
+    pytest.importorskip("tensorrt_rtx")
+    try:
+        import tensorrt  # noqa: F401
+    except ImportError:
+        recipe = recipe_file(tmp_path)
+        done = blockforge("build", recipe, "-o", tmp_path / "out", "-t", "tensorrt:sm90")
+        assert done.returncode == 3, done.stderr
+        assert "tensorrt" in done.stderr.lower()
+        assert not (tmp_path / "out").exists()
+    else:
+        pytest.skip("TensorRT is installed here")
+
+
+@pytest.mark.parametrize("target", ["tensorrt-rtx:sm90", "tensorflow:cpu", "sm89", ""])
+def test_an_unknown_target_lists_what_exists(tmp_path, target):
+    done = blockforge("build", recipe_file(tmp_path), "-o", tmp_path / "out", "-t", target)
+    assert done.returncode == 2, done.stderr
+    assert "tensorrt-rtx:sm89" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["validate", "report", "inspect"])
+def test_a_folder_that_is_no_bundle_is_exit_5(tmp_path, command):
+    done = blockforge(command, tmp_path)
+    assert done.returncode == 5 and "manifest.json" in done.stderr
+
+
+def test_doctor_speaks_json():
+    done = blockforge("doctor", "--json")
+    assert done.returncode == 0
+    findings = json.loads(done.stdout)
+    assert {"name", "status", "detail", "fix"} <= set(findings[0])
+    assert all(f["fix"] for f in findings if f["status"] != "ok")

@@ -1,0 +1,1 @@
+"""Does what ships compute what the reference computes?"""

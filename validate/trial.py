@@ -1,0 +1,134 @@
+"""Trial: what one runner shows, added up case by case, and the verdict that follows from it.
+
+Trial.see(case, ran) for every case -> Trial.verdict(limits) -> VerdictRecord
+"""
+
+from dataclasses import dataclass, field, replace
+
+from ..core.manifest import ErrorRecord, TensorRecord, VerdictRecord
+from ..graph.evaluator import Overflow
+from .compare import Rules, compare
+from .gates import Limits, Measured, judge_gates
+from .inputs import Case
+from .language import LanguageTally
+from .reference import Floor, Truth, tally
+from .runners import Ran
+from .spread import Spread, measure, pool
+
+PEAKS = 8  # values listed with the largest magnitudes
+
+
+@dataclass(slots=True)
+class Trial:
+    """Collects the evidence about one runner of one variant.
+
+    outputs: what the graph declares; slack: how many floors one element may be off before another greedy
+    token counts as changed (None: not judged).
+    """
+
+    truth: Truth
+    floor: Floor
+    outputs: tuple[TensorRecord, ...]
+    slack: float | None
+    findings: list[str] = field(default_factory=list)
+    errors: list[ErrorRecord] = field(default_factory=list)
+    spreads: dict[str, list[Spread]] = field(default_factory=dict)
+    layers: dict[str, tuple[float, float]] = field(default_factory=dict)
+    overflows: dict[tuple[str, str, str], Overflow] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+    language: LanguageTally = field(default_factory=LanguageTally)
+
+    def see(self, case: Case, ran: Ran) -> None:
+        """Compare one case's outputs and add up what was found; layers are those of the first case."""
+        vocabulary = self.truth.vocabulary
+        rules = Rules(
+            greedy=frozenset(() if vocabulary is None else (vocabulary,)), slack=self.slack
+        )
+        expected, base = self.truth.results[case.name], self.floor.spreads[case.name]
+        result = compare(self.outputs, expected, ran.outputs, base, rules, case=case.name)
+        self.findings += [f"{case.name}: {finding}" for finding in result.findings]
+        self.errors += result.errors
+        for name, spread in result.spreads.items():
+            self.spreads.setdefault(name, []).append(spread)
+        tally(self.language, self.truth, case, ran.outputs.get(vocabulary or ""))
+        if case is self.truth.cases[0]:
+            self.layers = _layer_errors(self.truth, self.floor, ran)
+        self._see_range(ran)
+
+    def _see_range(self, ran: Ran) -> None:
+        for event in ran.overflows:
+            key = (event.value, event.node, event.kind)
+            before = self.overflows.get(key)
+            if before is not None:
+                count, largest = before.count + event.count, max(before.largest, event.largest)
+                event = replace(event, count=count, largest=largest)
+            self.overflows[key] = event
+        for name, size in ran.largest.items():
+            self.largest[name] = max(self.largest.get(name, 0.0), size)
+
+    def verdict(self, runner: str, limits: Limits, *, inner: bool) -> VerdictRecord:
+        """The judged verdict. inner: whether the runner shows inner values, so that their limits apply."""
+        score, base = self.language.score(), self.floor.language
+        events = self.overflows.values()
+        gates = judge_gates(
+            Measured(
+                findings=len(self.findings),
+                spreads={n: (pool(s), self.floor.pooled(n)) for n, s in self.spreads.items()},
+                errors=self.errors,
+                layers=self.layers if inner else None,
+                perplexity=score.perplexity if score else None,
+                reference_perplexity=self.truth.perplexity,
+                kl_divergence=score.kl_divergence if score else None,
+                token_agreement=score.agreement if score else None,
+                overflows=len({event.value for event in events}) if inner else None,
+            ),
+            limits,
+        )
+        names = sorted(self.largest, key=lambda name: -self.largest[name])
+        return VerdictRecord(
+            runner=runner,
+            passed=all(gate.passed for gate in gates),
+            outputs=tuple(self.errors),
+            gates=gates,
+            layer_names=tuple(self.layers),
+            layer_errors=tuple(error for error, _ in self.layers.values()),
+            layer_floors=tuple(floor for _, floor in self.layers.values()),
+            perplexity=score.perplexity if score else None,
+            reference_perplexity=self.truth.perplexity,
+            token_agreement=score.agreement if score else None,
+            kl_divergence=score.kl_divergence if score else None,
+            floor_perplexity=base.perplexity if base else None,
+            floor_token_agreement=base.agreement if base else None,
+            floor_kl_divergence=base.kl_divergence if base else None,
+            overflow=tuple(overflow_line(event) for event in events),
+            peaks={name: self.largest[name] for name in names[:PEAKS]},
+            notes=tuple(self.findings),
+        )
+
+
+def overflow_line(event: Overflow) -> str:
+    """One overflow as a sentence."""
+    what = {
+        "range": "beyond the range of its dtype",
+        "saturated": "clipped to the largest number of its dtype",
+        "infinite": "infinite from finite inputs",
+        "nan": "NaN from numbers",
+    }[event.kind]
+    return (
+        f"{event.value}: {event.count} elements {what} (largest {event.largest:.4g}, {event.node})"
+    )
+
+
+def _layer_errors(truth: Truth, floor: Floor, ran: Ran) -> dict[str, tuple[float, float]]:
+    """Relative error and floor of each layer output that the runner kept.
+
+    A lone block's output is the graph's only output and may carry no layer name.
+    """
+    kept = dict(ran.kept)
+    if len(truth.layers) == 1 and not kept and len(ran.outputs) == 1:
+        kept = dict(zip(truth.layers, ran.outputs.values(), strict=True))
+    return {
+        name: (measure(truth.layers[name], kept[name]).relative, floor.layers[name])
+        for name in truth.layers
+        if name in kept and kept[name].shape == truth.layers[name].shape
+    }
