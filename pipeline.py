@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.bundle import Bundle, check_destination, edit_bundle, seal, write_bundle
+from .core.bundle import Bundle, adopt, check_destination, seal, write_bundle
 from .core.dtypes import DType, dtype_from_name
 from .core.errors import GateError, UsageError
 from .core.manifest import EngineRecord, Manifest, RangeRecord, VariantRecord
@@ -17,7 +17,6 @@ from .core.shapes import Profile, ShapeRange, profile_from_text
 from .recipe import Recipe, load_recipe, recipe_from_dict
 
 if TYPE_CHECKING:
-    from .engines.requirements import check_available
     from .engines.target import Target
     from .model.checkpoints import Checkpoint
 
@@ -50,10 +49,9 @@ def build(
     job = _start(recipe, output, recipe.engines.targets if targets is None else targets)
     with write_bundle(job.output) as folder:
         manifest = _export(job, folder, progress)
-        manifest = _compile(job, manifest, folder, progress)
-        manifest = _validate(job, manifest, folder, progress)
-        manifest = _report(manifest, folder)
-        seal(folder, manifest)
+        manifest = _compile(job, manifest, folder, folder, progress)
+        manifest = _validate(job, manifest, folder, folder, progress)
+        seal(folder, _report(manifest, folder))
     bundle = Bundle.open(job.output)
     if check and bundle.manifest.failures:
         raise GateError(
@@ -86,8 +84,9 @@ def compile_bundle(
     """
     bundle.verify()
     job = _resume(bundle, targets)
-    with edit_bundle(bundle) as folder:
-        manifest = _compile(job, bundle.manifest, folder, progress)
+    with write_bundle(bundle.path) as folder:
+        manifest = _compile(job, bundle.manifest, bundle.path, folder, progress)
+        adopt(bundle, folder)
         seal(folder, _report(manifest, folder))
     return Bundle.open(bundle.path)
 
@@ -99,17 +98,18 @@ def validate_bundle(bundle: Bundle, *, progress: Progress = silent) -> Bundle:
     """
     bundle.verify()
     job = _resume(bundle, ())
-    with edit_bundle(bundle) as folder:
-        manifest = _validate(job, bundle.manifest, folder, progress)
+    with write_bundle(bundle.path) as folder:
+        manifest = _validate(job, bundle.manifest, bundle.path, folder, progress)
+        adopt(bundle, folder)
         seal(folder, _report(manifest, folder))
     return Bundle.open(bundle.path)
 
 
 def report_bundle(bundle: Bundle) -> Path:
     """Write the report of `bundle` again and return its path."""
-    with edit_bundle(bundle) as folder:
-        manifest = _report(bundle.manifest, folder)
-        seal(folder, manifest)
+    with write_bundle(bundle.path) as folder:
+        adopt(bundle, folder)
+        seal(folder, _report(bundle.manifest, folder))
     return bundle.path / REPORT
 
 
@@ -209,7 +209,10 @@ def _export(job: _Job, folder: Path, progress: Progress) -> Manifest:
     )
 
 
-def _compile(job: _Job, manifest: Manifest, folder: Path, progress: Progress) -> Manifest:
+def _compile(
+    job: _Job, manifest: Manifest, source: Path, folder: Path, progress: Progress
+) -> Manifest:
+    """Compile the graphs in `source`; the engines go to `folder`."""
     from .engines.compile import CompileRequest, compile_engine
 
     variants = []
@@ -218,10 +221,11 @@ def _compile(job: _Job, manifest: Manifest, folder: Path, progress: Progress) ->
         engines = {engine.target: engine for engine in variant.engines}
         for target in job.targets:
             request = CompileRequest(
-                model=folder / variant.model,
+                model=source / variant.model,
                 target=target,
                 profile=profile,
                 folder=folder / variant.precision,
+                num_blocks=variant.num_blocks,
             )
             engine = compile_engine(request, progress)
             engines[str(target)] = _in_bundle(engine, variant.precision, job.recipe)
@@ -240,7 +244,10 @@ def _in_bundle(engine: EngineRecord, precision: str, recipe: Recipe) -> EngineRe
     return engine.model_copy(update={**paths, "violations": violations})
 
 
-def _validate(job: _Job, manifest: Manifest, folder: Path, progress: Progress) -> Manifest:
+def _validate(
+    job: _Job, manifest: Manifest, source: Path, folder: Path, progress: Progress
+) -> Manifest:
+    """Judge the graphs in `source`; the golden file goes to `folder`."""
     from .validate.golden import write_golden
     from .validate.inputs import InputPlan
     from .validate.judge import Variant, judge_variant, truth_for
@@ -258,13 +265,12 @@ def _validate(job: _Job, manifest: Manifest, folder: Path, progress: Progress) -
     for record in manifest.variants:
         variant = Variant(
             precision=dtype_from_name(record.precision),
-            model=folder / record.model,
+            model=source / record.model,
             inputs=record.inputs,
             outputs=record.outputs,
         )
         verdicts = judge_variant(truth, variant, settings.limits, progress)
         variants.append(record.model_copy(update={"verdicts": tuple(verdicts)}))
-    (folder / GOLDEN).unlink(missing_ok=True)  # in an edited bundle it shares the old one's bytes
     write_golden(folder / GOLDEN, truth)
     return manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
 
@@ -281,7 +287,7 @@ def _text(path: str | None) -> str | None:
 def _report(manifest: Manifest, folder: Path) -> Manifest:
     from .validate.report import write_report
 
-    (folder / REPORT).unlink(missing_ok=True)
+    (folder / REPORT).unlink(missing_ok=True)  # adopted: it shares the old one's bytes
     write_report(folder, manifest)
     return manifest.model_copy(update={"report": REPORT})
 

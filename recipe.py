@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .core.errors import UsageError
-from .validate.gates import Limits
+from .validate.limits import Limits
 
 Precision = Literal["fp32", "fp16"]
 
@@ -72,7 +72,7 @@ class ShapesSection(_Section):
 class EnginesSection(_Section):
     """targets: e.g. `onnxruntime:cpu`, `tensorrt-rtx:sm89`, `tensorrt:sm90`.
 
-    require_dtype: a kernel computing in a wider type than the graph declares fails the build.
+    require_dtype: a kernel computing in another type than the graph declares fails the build.
     """
 
     targets: tuple[str, ...] = ("onnxruntime:cpu",)
@@ -168,7 +168,7 @@ def _ready(name: str) -> Path | None:
 
 def _problem(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "the recipe"
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{where} is not a field"
     if error["type"] == "missing":
         return f"{where} is missing"

@@ -5,7 +5,6 @@ write_bundle(dir) -> a temporary sibling folder -> sealed (hashes, manifest) -> 
 
 import contextlib
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -89,16 +88,42 @@ def inside(relative: str) -> PurePosixPath:
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Write manifest.json with the size and hash of every other file in `folder`; returns it."""
+    """Write manifest.json with the size and hash of every other file in `folder`; returns it.
+
+    A file that `adopt` linked keeps its record: `manifest.files` holds it, and the bytes are the same.
+    """
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         relative = path.relative_to(folder).as_posix()
-        if relative != MANIFEST:
-            files[relative] = FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path))
+        if relative == MANIFEST:
+            continue
+        known, status = manifest.files.get(relative), path.stat()
+        if known is not None and status.st_nlink > 1:
+            files[relative] = known
+        else:
+            path.chmod(0o644)
+            files[relative] = FileRecord(bytes=status.st_size, sha256=sha256_of(path))
     sealed = manifest.model_copy(update={"files": files})
     text = sealed.model_dump_json(indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
     return sealed
+
+
+def adopt(bundle: Bundle, folder: Path) -> None:
+    """Give `folder` every file of `bundle` that it does not have: a hard link, or a copy where links do not work.
+
+    For a folder that will take the bundle's place. onnx-ir refuses weights with two links, so adopt last.
+    """
+    for relative in bundle.manifest.files:
+        target = folder / relative
+        if target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = bundle.file(relative)
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copy2(source, target)
 
 
 def check_destination(path: Path) -> None:
@@ -138,25 +163,6 @@ def write_bundle(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
         _remove_empty(made)
         raise
-
-
-@contextlib.contextmanager
-def edit_bundle(bundle: Bundle) -> Iterator[Path]:
-    """Yield a copy of the bundle (hard links where the file system has them) that replaces it on a clean exit.
-
-    Write new files under new names or unlink first: a linked file shares its bytes with the original.
-    """
-    with write_bundle(bundle.path) as staging:
-        shutil.copytree(bundle.path, staging, dirs_exist_ok=True, copy_function=_link_or_copy)
-        (staging / MANIFEST).unlink()
-        yield staging
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _replace(staging: Path, path: Path) -> None:

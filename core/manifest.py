@@ -27,11 +27,15 @@ class FileRecord(_Record):
 
 
 class TensorRecord(_Record):
-    """An input or output: dims are sizes or the names of dynamic axes."""
+    """An input or output: dims are sizes or the names of dynamic axes.
+
+    below: whole numbers lie in [0, below); None where nothing is known of them.
+    """
 
     name: str
     dtype: DTypeName
     dims: tuple[int | str, ...]
+    below: int | None = None
 
 
 class RangeRecord(_Record):
@@ -59,7 +63,7 @@ class EngineRecord(_Record):
     kernels_per_block: float | None = None
     dtypes: dict[str, int] = Field(default_factory=dict)  # dtype name -> kernels computing in it
     legalized: tuple[str, ...] = ()  # what engines/legalize changed, one line each
-    violations: tuple[str, ...] = ()  # kernels that compute in a wider type than the graph declares
+    violations: tuple[str, ...] = ()  # kernels that compute in another type than the graph declares
 
 
 class ErrorRecord(_Record):
@@ -149,7 +153,7 @@ class Manifest(_Record):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One line per missed limit and per kernel in a wider type than its graph declares."""
+        """One line per missed limit and per kernel in another type than its graph declares."""
         lines = [
             f"{variant.precision}, {verdict.runner}: {gate.name} is {gate.value:.6g}, "
             f"the limit is {gate.relation} {gate.limit:g}"

@@ -103,7 +103,8 @@ def profile_from_text(
                 fix=f"The inputs are {', '.join(inputs)}",
             )
     profile = {
-        name: ShapeRange(*(parsed[label][name] for label in ("min", "opt", "max"))) for name in inputs
+        name: ShapeRange(*(parsed[label][name] for label in ("min", "opt", "max")))
+        for name in inputs
     }
     check_profile(profile, inputs)
     return profile

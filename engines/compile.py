@@ -6,7 +6,6 @@ CompileRequest -> engines/<slug>.plan (TensorRT only), engines/<slug>.layers.jso
 import dataclasses
 import json
 import logging
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from .kernel import Kernel, TensorInfo
 from .layers_file import LayersFile, save_layers
 from .legalize import legalize
 from .listing import kernels_from_listing
-from .requirements import check_available as check_available
+from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
 from .target import Target
@@ -31,6 +30,9 @@ from .target import Target
 log = logging.getLogger(__name__)
 
 ENGINES = "engines"  # the folder beside model.onnx
+BENIGN = (  # warnings of TensorRT that say nothing about the graph
+    "has Int64 binding",  # our inputs are int64 as declared
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,8 @@ def compile_engine(request: CompileRequest, progress: Progress = silent) -> Engi
 
 def _compile_tensorrt(request: CompileRequest, model: ir.Model, progress: Progress) -> EngineRecord:
     legal, legalized = legalize(model, request.target)
-    with (
-        staging(request.folder / ENGINES, request.target.slug) as stage,
-        tempfile.TemporaryDirectory(prefix="blockforge-") as scratch,
-    ):
-        graph, listing = Path(scratch, "graph.onnx"), Path(scratch, "layers.txt")
+    with staging(request.folder / ENGINES, request.target.slug) as stage:
+        graph, listing = stage / "graph.onnx", stage / "listing.txt"
         graph.write_bytes(ir.to_proto(legal).SerializeToString())
         job: Event = {
             "job": "tensorrt",
@@ -127,11 +126,8 @@ def _compile_onnxruntime(
         )
         for value in model.graph.inputs
     }
-    with (
-        staging(request.folder / ENGINES, request.target.slug) as stage,
-        tempfile.TemporaryDirectory(prefix="blockforge-") as scratch,
-    ):
-        nodes = Path(scratch, "nodes.json")
+    with staging(request.folder / ENGINES, request.target.slug) as stage:
+        nodes = stage / "nodes.json"
         job: Event = {
             "job": "onnxruntime",
             "asked": request.asked,
@@ -169,12 +165,18 @@ def _run(request: CompileRequest, job: Event, progress: Progress) -> Event:
         if event["event"] == "step":
             progress(Step(stage, event["done"], event["total"], event["phase"]))
         else:
-            level = logging.WARNING if event["severity"] == "WARNING" else logging.ERROR
-            log.log(level, "%s: %s", request.target, event["text"])
+            log.log(_level(event), "%s: %s", request.target, event["text"])
 
     done = run_job(request.asked, job, hear, timeout_seconds=request.options.timeout_seconds)
     log.info("%s: child used %s bytes at most", request.asked, done["peak_bytes"])
     return done
+
+
+def _level(event: Event) -> int:
+    """The level of something TensorRT said."""
+    if event["severity"] != "WARNING":
+        return logging.ERROR
+    return logging.DEBUG if any(words in event["text"] for words in BENIGN) else logging.WARNING
 
 
 def _finish(

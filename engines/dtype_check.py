@@ -54,16 +54,9 @@ def check_dtypes(
             offences.append(Offence(name, expected, "", None))
             continue
         for kernel in _multiplying(covering):
-            actual = _dtype(kernel)
-            if actual is not None and _differs(actual, expected):
+            if actual := _other_dtype(kernel, expected):
                 offences.append(Offence(name, expected, actual, kernel.name))
     return tuple(offences)
-
-
-def _differs(actual: str, expected: str) -> bool:
-    if expected in ("fp32", "fp64"):
-        return actual in NARROWED
-    return _WIDTH[actual] > _WIDTH[expected]
 
 
 def _products(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
@@ -83,10 +76,15 @@ def _multiplying(covering: list[Kernel]) -> list[Kernel]:
     return [k for k in covering if k.is_matrix or "mha" in k.name] or covering
 
 
-def _dtype(kernel: Kernel) -> str | None:
-    """The type `kernel` multiplies in: its own, or for a generated kernel FP32 only when no edge is narrower."""
-    if kernel.is_matrix:
-        return kernel.dtype if kernel.dtype in _WIDTH else None
-    tensors = (*kernel.inputs, *kernel.constants, *kernel.outputs)
-    floats = {t.dtype for t in tensors if t.dtype in _WIDTH}
-    return min(floats, key=_WIDTH.__getitem__, default=None)
+def _other_dtype(kernel: Kernel, expected: str) -> str | None:
+    """The type `kernel` multiplies in where that is no way to compute an `expected` product, else None.
+
+    A matrix kernel shows its type by its operands. A generated one shows only its edges: it is too wide when no edge
+    is as narrow as expected, and cannot be shown to be too narrow (casts may be fused into it).
+    """
+    if expected in ("fp32", "fp64"):
+        return kernel.dtype if kernel.is_matrix and kernel.dtype in NARROWED else None
+    edges = (*kernel.inputs, *kernel.constants, *kernel.outputs)
+    floats = [kernel.dtype] if kernel.is_matrix else [t.dtype for t in edges]
+    narrowest = min((f for f in floats if f in _WIDTH), key=_WIDTH.__getitem__, default=expected)
+    return narrowest if _WIDTH[narrowest] > _WIDTH[expected] else None

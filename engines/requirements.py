@@ -53,5 +53,5 @@ def _require_gpu(asked: str, architecture: str, why: str) -> None:
     raise UnavailableError(
         asked,
         found=f"{why}, and here is {has}",
-        fix=f"Use a machine with a GPU of that architecture ({architecture}) and its driver",
+        fix="Use a machine with a GPU of the target's architecture and its driver",
     )

@@ -125,7 +125,7 @@ def _plan(bundle: Bundle, variant: VariantRecord, target: Target) -> Path | None
         return None
     for engine in variant.engines:
         if engine.target == str(target) and engine.path:
-            return bundle.file(f"{variant.precision}/{engine.path}")
+            return bundle.file(engine.path)
     has = ", ".join(engine.target for engine in variant.engines) or "none"
     raise ArtefactError(
         f"engine {target} ({variant.precision}) of {bundle.path}",

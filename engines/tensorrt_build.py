@@ -21,7 +21,7 @@ QUIET_SECONDS = 0.1  # at most ten progress events a second
 HINTS: tuple[tuple[str, str], ...] = (
     (r"HW-specific datatypes: fp8", "FP8 needs sm89 or newer: name such a target"),
     (r"HW-specific datatypes", "This architecture lacks a data type of the graph"),
-    (r"not decomposable|decomposable", "Attention has no fused kernel in this form"),
+    (r"decomposable", "Attention has no fused kernel in this form"),
     (
         r"plugin creator|[Pp]lugin not found|No importer registered",
         "This operator is unknown to TensorRT",

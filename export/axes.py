@@ -1,6 +1,6 @@
 """Dynamic axes: which sizes they must serve, which to trace at, which to verify at."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from ..core.errors import UsageError
 
 Sizes = dict[str, int]  # axis name -> size
+Draw = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]  # shape -> values
 _PRIMES = (
     3,
     5,
@@ -52,11 +53,16 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of the module: its name in the graph, an example, and its dynamic axes by position."""
+    """One input of the module: its name in the graph, an example, and its dynamic axes by position.
+
+    draw: makes values of any shape, for an input that cannot hold just any of the example's elements at any place
+    (a mask).
+    """
 
     name: str
     example: torch.Tensor
     axes: Mapping[int, Axis] = field(default_factory=dict)
+    draw: Draw | None = None
 
     def __post_init__(self) -> None:
         """An example without elements says nothing, and a position must be one that it has."""
@@ -83,9 +89,11 @@ class Input:
     def sample(self, sizes: Sizes, generator: torch.Generator) -> torch.Tensor:
         """Random values at `sizes`: drawn from the example's own elements, which the module is known to take.
 
-        A float example whose elements are all alike would hide what moved: its place takes N(0, 1).
+        With `draw`, what that gives instead. A float example whose elements are all alike would hide what moved: its place takes N(0, 1).
         """
         shape, pool = self.sized(sizes), self.example.flatten()
+        if self.draw is not None:
+            return self.draw(shape, generator)
         if pool.dtype.is_floating_point and (pool == pool[0]).all():
             return torch.randn(shape, generator=generator).to(pool.dtype)
         return pool[torch.randint(pool.numel(), shape, generator=generator)]

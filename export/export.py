@@ -4,6 +4,7 @@ capture -> passes -> stream weights -> write -> verify at other sizes -> move in
 """
 
 import contextlib
+import functools
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,13 @@ from torch.func import functional_call
 
 from ..core.dtypes import DType
 from ..core.errors import UsageError
+from ..core.manifest import TensorRecord
 from ..core.progress import Progress, Step, silent
 from ..graph.io import save_model
 from ..graph.spec import Summary, summarise
 from ..model.build import build_module, signature
 from ..model.checkpoints.protocol import Checkpoint
+from ..model.signature import draw_whole_numbers
 from .axes import Axis, Input, Sizes, named_axes, verify_sizes
 from .capture import OPSET, capture
 from .driver import Done, run_passes
@@ -34,6 +37,7 @@ from .verify import Module, Verified, verify
 from .weights import Read, mapped_weights, read_from_module, stream_weights
 
 MODEL = "model.onnx"
+_EXAMPLE_SIZES = {"batch": 3, "sequence": 5, "source": 7}
 _SMALL = 5_000_000  # elements: a model below is verified at its longest sequence too
 _LONGEST = 512
 
@@ -61,24 +65,33 @@ def export_variant(
     """Write `<folder>/model.onnx` and its `.data`: the decoder, or block `layer`, with weights in `precision`.
 
     The module is traced without numbers; each weight is read once, from the checkpoint, while it is written.
-    Float inputs and outputs have type `io`. Axes "batch" and "sequence" are dynamic from 1 upwards.
+    Float inputs and outputs have type `io`. Axes "batch", "sequence" and "source" are dynamic from 1 upwards.
     Raises UsageError when the graph is not the module at every size tried or the folder cannot be written,
     ArtefactError naming the weights that are NaN, infinite or beyond `precision`. Nothing is left then.
     """
     config = checkpoint.config
     module = build_module(config, layer=layer).to(precision.torch)
-    (record,), (output,) = signature(config, layer, precision)
-    axes = {0: Axis("batch"), 1: Axis("sequence")}
-    generator = torch.Generator().manual_seed(0)
-    if layer is None:
-        example = torch.randint(config.vocab_size, (3, 5), generator=generator)
-    else:
-        example = torch.randn((3, 5, config.hidden_size), generator=generator).to(precision.torch)
+    records, outputs = signature(config, layer, precision)
+    inputs = tuple(_input(record, precision) for record in records)
+    axes = named_axes(inputs)
     sizes = verify_sizes(tuple(axes.values()), upper=False)
     if sum(p.numel() for p in module.parameters()) < _SMALL:
-        sizes.append({"batch": 2, "sequence": min(config.max_position_embeddings, _LONGEST)})
-    job = _Job(module, (Input(record.name, example, axes),), (output.name,), io, tuple(sizes))
+        longest = min(config.max_position_embeddings, _LONGEST)
+        sizes.append({name: 2 if name == "batch" else longest for name in axes})
+    job = _Job(module, inputs, tuple(o.name for o in outputs), io, tuple(sizes))
     return _export(job, checkpoint.read, folder / MODEL, progress)
+
+
+def _input(record: TensorRecord, precision: DType) -> Input:
+    """The input that `record` describes, with an example that the model can take."""
+    axes = {i: Axis(dim) for i, dim in enumerate(record.dims) if isinstance(dim, str)}
+    shape = tuple(_EXAMPLE_SIZES[dim] if isinstance(dim, str) else dim for dim in record.dims)
+    generator = torch.Generator().manual_seed(0)
+    if record.below is None:
+        example = torch.randn(shape, generator=generator).to(precision.torch)
+        return Input(record.name, example, axes)
+    draw = functools.partial(draw_whole_numbers, record)
+    return Input(record.name, draw(shape, generator), axes, draw)
 
 
 def export_module(

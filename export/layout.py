@@ -1,17 +1,20 @@
 """Store the weight of a linear as its MatMul reads it.
 
-MatMul(x, Transpose(w[out, in]))  ->  MatMul(x, w[in, out])
+MatMul(x, Transpose(w[out, in]))                    ->  MatMul(x, w[in, out])
+MatMul(x, Transpose(w[experts, out, in]))           ->  MatMul(x, w[experts, in, out])
 """
 
 import onnx_ir as ir
 
 from .driver import Done
 
-TRANSPOSED = "blockforge.transposed"  # key in ir.Value.meta: stored with its two axes swapped
+TRANSPOSED = "blockforge.transposed"  # key in ir.Value.meta: stored with its last two axes swapped
+
+_SWAPS = {2: (1, 0), 3: (0, 2, 1)}  # rank -> the permutation that swaps the last two axes
 
 
 def fold_weight_transposes(model: ir.Model) -> Done:
-    """Swap the axes of each weight that every reader transposes, and remove the Transposes.
+    """Swap the last two axes of each weight that every reader transposes, and remove the Transposes.
 
     A weight that something reads as it is (a tied embedding) keeps its layout and its Transpose.
     """
@@ -19,7 +22,8 @@ def fold_weight_transposes(model: ir.Model) -> Done:
     folded = [w for w in weights if _always_transposed(w)]
     for weight in folded:
         assert weight.shape is not None
-        weight.shape = ir.Shape(list(weight.shape)[::-1])
+        *experts, out_features, in_features = weight.shape
+        weight.shape = ir.Shape([*experts, in_features, out_features])
         weight.meta[TRANSPOSED] = True
         for transpose in [use.node for use in weight.uses()]:
             transpose.outputs[0].replace_all_uses_with(weight)
@@ -29,12 +33,13 @@ def fold_weight_transposes(model: ir.Model) -> Done:
 
 def _always_transposed(weight: ir.Value) -> bool:
     uses = list(weight.uses())
-    if not uses or weight.is_graph_output() or weight.shape is None or len(weight.shape) != 2:
+    rank = 0 if weight.shape is None else len(weight.shape)
+    if not uses or weight.is_graph_output() or rank not in _SWAPS:
         return False
     return all(
         use.node.op_type == "Transpose"
         and use.node.domain == ""
-        and use.node.attributes.get_ints("perm", [1, 0]) == (1, 0)
+        and tuple(use.node.attributes.get_ints("perm", [1, 0])) == _SWAPS[rank]
         and not use.node.outputs[0].is_graph_output()
         for use in uses
     )

@@ -1,6 +1,6 @@
 """Stream weights into the graph's external data: one tensor in memory at a time.
 
-read(name) -> check -> swap axes where the graph stores them swapped -> model.onnx.data
+read(name) -> check -> swap the last two axes where the graph stores them swapped -> model.onnx.data
 """
 
 from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ def mapped_weights(model: ir.Model) -> dict[str, torch.Tensor]:
         start = tensor.offset or 0
         part = files[tensor.path][start : start + tensor.nbytes]
         typed = part.view(dtype_from_onnx(tensor.dtype).torch).view(tensor.shape.numpy())
-        weights[name] = typed.t() if value.meta.get(TRANSPOSED) else typed
+        weights[name] = typed.mT if value.meta.get(TRANSPOSED) else typed
     return weights
 
 
@@ -92,7 +92,7 @@ def _stored(value: ir.Value, read: Read) -> torch.Tensor:
     """The weight as the graph stores it, not yet contiguous."""
     assert value.name and value.shape is not None and value.dtype is not None
     weight = read(value.name, dtype_from_onnx(value.dtype).torch)
-    stored = weight.t() if value.meta.get(TRANSPOSED) else weight
+    stored = weight.mT if value.meta.get(TRANSPOSED) else weight
     if tuple(stored.shape) != value.shape.numpy():
         raise ArtefactError(
             f"weight {value.name}",

@@ -70,7 +70,11 @@ def summarise(model: ir.Model) -> Summary:
     dtypes: Counter[str] = Counter()
     for graph in (model.graph, *model.graph.subgraphs()):
         operators.update(operator_name(node) for node in graph)
-        values = {*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)}
+        values = {
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(o for n in graph for o in n.outputs),
+        }
         dtypes.update(type_name(v.dtype) for v in values if v.name)
     return Summary(
         operators=dict(sorted(operators.items())),

@@ -4,6 +4,7 @@ A value is a tensor; a `Narrow` for the element types that torch lacks; a list (
 optional value that is absent).
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -148,12 +149,24 @@ def value_from_numpy(array: np.ndarray, dtype: DataType) -> torch.Tensor | Narro
         raise UsageError(f"element type {dtype.name}", found="the evaluator has no such type")
     torch_type = TORCH_TYPES[dtype]
     shared = array
-    if torch_type == torch.bfloat16 or torch_type in _MOVED_AS_BITS:  # numpy lacks it, or ml_dtypes has it
+    if (
+        torch_type == torch.bfloat16 or torch_type in _MOVED_AS_BITS
+    ):  # numpy lacks it, or ml_dtypes has it
         shared = array.reshape(-1).view(f"u{array.itemsize}")
-    with warnings.catch_warnings():  # a weight's map is read-only, and no kernel writes into its inputs
+    with (
+        warnings.catch_warnings()
+    ):  # a weight's map is read-only, and no kernel writes into its inputs
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.from_numpy(shared)
     return tensor if shared is array else tensor.view(torch_type).reshape(array.shape)
+
+
+def split_axis(x: torch.Tensor, axis: int, sizes: tuple[int, ...]) -> torch.Tensor:
+    """x with one axis split into several; one of `sizes` may be -1."""
+    axis = axis % x.ndim
+    known = math.prod(n for n in sizes if n != -1)
+    full = [x.shape[axis] // known if n == -1 else n for n in sizes]
+    return x.reshape([*x.shape[:axis], *full, *x.shape[axis + 1 :]])
 
 
 def integers(value: torch.Tensor) -> list[int]:

@@ -39,9 +39,10 @@ MISTAKES = {
     "no precision": ({"export": {"precisions": []}}, ["export.precisions"]),
     "target twice": ({"engines": {"targets": ["a", "a"]}}, ["twice"]),
     "limit of NaN": ({"validate": {"limits": {"min_cosine": float("nan")}}}, ["min_cosine"]),
+    "limit with a typo": ({"validate": {"limits": {"max_eror": 1.0}}}, ["limits.max_eror is not"]),
     "limit outside": (
         {"validate": {"limits": {"min_token_agreement": 98}}},
-        ["less than or equal"],
+        ["not a finite number from 0 to 1"],
     ),
     "name with a slash": ({"name": "a/b"}, ["name"]),
     "two at once": ({"name": "", "shapes": {}}, ["name", "shapes.min is missing"]),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ..core.errors import ArtefactError
 from .reference import Truth
@@ -70,7 +70,7 @@ def write_golden(path: Path, truth: Truth, *, budget: int = BUDGET) -> None:
         }
         about.append({"name": case.name, "text": case.text, "floors": floors})
     metadata = {"format": FORMAT, "cases": json.dumps(about)}
-    save_file(tensors, str(path), metadata=metadata)
+    path.write_bytes(save(tensors, metadata))
 
 
 def read_golden(path: Path) -> tuple[GoldenCase, ...]:

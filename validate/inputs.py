@@ -18,6 +18,7 @@ from ..core.dtypes import DType, dtype_from_name
 from ..core.errors import UsageError
 from ..core.manifest import TensorRecord
 from ..core.shapes import Profile
+from ..model.signature import draw_whole_numbers
 
 GRID = 32  # normal values become n/32 with |n| < 256: eight bits, exact in bf16, fp16 and wider
 LARGEST = 255
@@ -73,7 +74,7 @@ def text_tokens(tokenizer: Tokenizer, text: str, *, count: int, vocab_size: int)
 def seeded_inputs(
     inputs: Sequence[TensorRecord], sizes: Mapping[str, int], *, vocab_size: int, seed: int
 ) -> dict[str, torch.Tensor]:
-    """Random inputs: integers are token ids in [0, vocab_size), floats are normal on the grid n/32.
+    """Random inputs: integers are what their record allows, else token ids; floats are normal on the grid n/32.
 
     sizes gives each dynamic axis its size. A tensor's numbers depend on the seed, its name and shape only.
     Raises UsageError for an axis without a size and for a dtype that no input may have.
@@ -91,7 +92,9 @@ def seeded_inputs(
         key = zlib.crc32(f"{seed}/{record.name}/{shape}".encode())
         generator = torch.Generator().manual_seed(key)
         dtype = dtype_from_name(record.dtype)
-        if dtype in (DType.INT64, DType.INT32):
+        if record.below is not None:
+            feeds[record.name] = draw_whole_numbers(record, shape, generator)
+        elif dtype in (DType.INT64, DType.INT32):
             feeds[record.name] = torch.randint(
                 vocab_size, shape, generator=generator, dtype=dtype.torch
             )

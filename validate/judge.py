@@ -22,8 +22,8 @@ from ..core.progress import Progress, Step, silent
 from ..core.shapes import Profile
 from ..model.build import load_module, signature
 from ..model.checkpoints import Checkpoint
-from .gates import Limits
 from .inputs import InputPlan, build_cases, shipped_text, text_tokens
+from .limits import Limits
 from .reference import Truth, compute_truth
 from .runners import Runner, SessionRunner, TypedRunner
 from .trial import Trial
@@ -70,12 +70,14 @@ def truth_for(
 ) -> Truth:
     """The float64 truth of a decoder (layer None) or one block, on cases that fit the profile.
 
-    text: what to read instead of the shipped text; only a decoder whose checkpoint has a tokenizer reads.
+    text: what to read instead of the shipped text; only a decoder whose checkpoint has a tokenizer reads, and only
+    token ids that nothing else goes with say what the next one is.
     Raises UsageError as text_tokens and compute_truth do, and what load_module raises.
     """
     config = checkpoint.config
     inputs, outputs = signature(config, layer, DType.FP64)
-    tokenizer = checkpoint.tokenizer() if layer is None else None
+    reads = layer is None and len(inputs) == 1 and outputs[0].name == "logits"
+    tokenizer = checkpoint.tokenizer() if reads else None
     tokens = None
     if tokenizer is not None and plan.text_tokens:
         words = shipped_text() if text is None else text
@@ -85,7 +87,7 @@ def truth_for(
         lambda dtype: load_module(checkpoint, layer=layer, dtype=dtype),
         outputs,
         cases,
-        vocabulary=outputs[0].name if layer is None else None,
+        vocabulary=outputs[0].name if reads else None,
         progress=progress,
     )
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from ..core.manifest import ErrorRecord, TensorRecord, VerdictRecord
 from ..graph.evaluator import Overflow
 from .compare import Rules, compare
-from .gates import Limits, Measured, judge_gates
+from .gates import Measured, judge_gates
 from .inputs import Case
 from .language import LanguageTally
+from .limits import Limits
 from .reference import Floor, Truth, tally
 from .runners import Ran
 from .spread import Spread, measure, pool

@@ -12,6 +12,11 @@ from ...core.errors import BuildError
 from .edit import Inserter
 
 INPUTS = ("q", "k", "v", "mask", "past_key", "past_value", "nonpad")
+POSITIONAL = (
+    "is_causal",
+    "left_window_size",
+    "right_window_size",
+)  # attributes that a mask replaces
 INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 # Added to the scores of hidden keys. Half the lowest finite number: a sum with a score stays finite, exp() of it
@@ -48,6 +53,13 @@ class AttentionForm:
     @property
     def is_causal(self) -> bool:
         return bool(self.node.attributes.get_int("is_causal", 0))
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """How many keys before and after its own position a query sees; -1 for all (opset 25)."""
+        attributes = self.node.attributes
+        left, right = (attributes.get_int(f"{side}_window_size", -1) for side in ("left", "right"))
+        return left, right
 
     @property
     def is_3d(self) -> bool:
@@ -125,19 +137,34 @@ def attentions(model: ir.Model) -> Iterator[AttentionForm]:
             yield AttentionForm(node, q, k, v, *rest)
 
 
-def frontier_mask(
+def position_masks(
     form: AttentionForm, at: Inserter, keys: ir.Value, offset: ir.Value | None
-) -> ir.Value:
-    """Bool [.., S, T]: query i may see key j when j <= i + offset.
+) -> list[ir.Value]:
+    """What causality and window hide, each as bool [.., S, T]: for query i at position p = i + offset, key j is kept
+
+        when j <= p (is_causal), when j >= p - left window, when j <= p + right window.
 
     keys: T as a scalar. offset: None for 0 (no cache), a scalar, or [B, 1, 1, 1] for one per batch entry.
     """
-    queries = form.length(at, form.q)
-    column = at.constant([1], INT64)
-    rows = at.op("Unsqueeze", [_range(at, queries), column], dtype=INT64)
+    left, right = form.window
+    if not form.is_causal and left < 0 and right < 0:
+        return []
+    columns = _range(at, keys)
+    rows = at.op(
+        "Unsqueeze", [_range(at, form.length(at, form.q)), at.constant([1], INT64)], dtype=INT64
+    )
     if offset is not None:
         rows = at.op("Add", [rows, offset], dtype=INT64)
-    return at.op("LessOrEqual", [_range(at, keys), rows], dtype=BOOL)
+    keeps = []
+    if form.is_causal:
+        keeps.append(at.op("LessOrEqual", [columns, rows], dtype=BOOL))
+    if left >= 0:
+        first = at.op("Sub", [rows, at.constant(left, INT64)], dtype=INT64)
+        keeps.append(at.op("GreaterOrEqual", [columns, first], dtype=BOOL))
+    if right >= 0:
+        last = at.op("Add", [rows, at.constant(right, INT64)], dtype=INT64)
+        keeps.append(at.op("LessOrEqual", [columns, last], dtype=BOOL))
+    return keeps
 
 
 def padding_mask(form: AttentionForm, at: Inserter, keys: ir.Value, nonpad: ir.Value) -> ir.Value:

@@ -2,21 +2,23 @@
 
     mask and is_causal       -> mask + Where(j <= i, 0, hidden)
     nonpad_kv_seqlen         -> Where(j < nonpad, 0, hidden), is_causal aligned to its end
-    bool mask, 16-bit        -> Where(mask, 0, hidden)
+    left/right_window_size   -> Where(i - left <= j, 0, hidden), Where(j <= i + right, 0, hidden)
+    bool mask                -> Where(mask, 0, hidden)
 
-TensorRT refuses mask and is_causal together. TensorRT-RTX 1.7.1 builds nonpad_kv_seqlen and then ignores it ("Unused
-Input"), which attends to padding. A bool mask makes it plan ten kernels where an additive one needs one.
+TensorRT refuses mask and is_causal together. TensorRT-RTX 1.7.1 builds nonpad_kv_seqlen ("Unused Input") and windows
+(opset 25) and then ignores them, without an error. A bool mask makes it plan ten kernels where an additive one needs one.
 """
 
 import onnx_ir as ir
 
 from .attention import (
     INT64,
+    POSITIONAL,
     AttentionForm,
     additive,
     attentions,
-    frontier_mask,
     padding_mask,
+    position_masks,
 )
 from .edit import Inserter
 
@@ -27,41 +29,47 @@ def merge_masks(model: ir.Model) -> list[str]:
     """Give every Attention of `model` at most one of mask and is_causal, in place."""
     changed = []
     for form in attentions(model):
-        is_bool = form.mask is not None and form.mask.dtype == ir.DataType.BOOL
-        both = form.mask is not None and form.is_causal
-        if not (both or is_bool or form.nonpad is not None):
+        parts = [name for name, there in _parts(form) if there]
+        if parts in ([], ["mask"], ["is_causal"]):
             continue
-        parts = [
-            name
-            for name, there in (
-                ("bool mask" if is_bool else "mask", form.mask is not None),
-                ("is_causal", form.is_causal),
-                ("nonpad_kv_seqlen", form.nonpad is not None),
-            )
-            if there
-        ]
         _set_mask(form, _sum(form, Inserter(form.node)))
         changed.append(f"{form.node.name}: {' and '.join(parts)} as one additive mask")
     return changed
 
 
+def _parts(form: AttentionForm) -> list[tuple[str, bool]]:
+    """What hides keys in this node."""
+    is_bool = form.mask is not None and form.mask.dtype == ir.DataType.BOOL
+    return [
+        ("bool mask", is_bool),
+        ("mask", form.mask is not None and not is_bool),
+        ("is_causal", form.is_causal),
+        ("window", max(form.window) >= 0),
+        ("nonpad_kv_seqlen", form.nonpad is not None),
+    ]
+
+
 def _sum(form: AttentionForm, at: Inserter) -> ir.Value:
+    """Everything bool is joined first, so that a key hidden twice is not pushed to -inf."""
     keeps: list[ir.Value] = []
-    keys = form.length(at, form.k) if form.is_causal or form.nonpad is not None else None
-    if form.nonpad is not None:
-        assert keys is not None
-        keeps.append(padding_mask(form, at, keys, form.nonpad))
-    if form.is_causal:
-        assert keys is not None
-        keeps.append(frontier_mask(form, at, keys, _offset(form, at)))
-    masks = [additive(form, at, keep) for keep in keeps]
-    if form.mask is not None:
-        is_bool = form.mask.dtype == ir.DataType.BOOL
-        masks.insert(0, additive(form, at, form.mask) if is_bool else form.mask)
-    total = masks[0]
-    for mask in masks[1:]:
-        total = at.op("Add", [total, mask], dtype=form.dtype)
-    return total
+    if form.is_causal or form.nonpad is not None or max(form.window) >= 0:
+        keys = form.length(at, form.k)
+        keeps = position_masks(form, at, keys, _offset(form, at))
+        if form.nonpad is not None:
+            keeps.append(padding_mask(form, at, keys, form.nonpad))
+    is_bool = form.mask is not None and form.mask.dtype == ir.DataType.BOOL
+    if form.mask is not None and is_bool:
+        keeps.append(form.mask)
+    if not keeps:
+        assert form.mask is not None, "there is something to merge"
+        return form.mask
+    keep = keeps[0]
+    for other in keeps[1:]:
+        keep = at.op("And", [keep, other], dtype=ir.DataType.BOOL)
+    hidden = additive(form, at, keep)
+    if form.mask is None or is_bool:
+        return hidden
+    return at.op("Add", [form.mask, hidden], dtype=form.dtype)
 
 
 def _offset(form: AttentionForm, at: Inserter) -> ir.Value | None:
@@ -79,4 +87,5 @@ def _set_mask(form: AttentionForm, mask: ir.Value) -> None:
     node.replace_input_with(MASK, mask)
     if len(node.inputs) > NONPAD:
         node.resize_inputs(MASK + 1)
-    node.attributes.pop("is_causal", None)
+    for name in POSITIONAL:
+        node.attributes.pop(name, None)

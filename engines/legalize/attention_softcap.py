@@ -18,7 +18,7 @@ from .attention import (
     AttentionForm,
     additive,
     attentions,
-    frontier_mask,
+    position_masks,
 )
 from .edit import Inserter, replace_output
 
@@ -65,8 +65,8 @@ def _decompose(form: AttentionForm) -> None:
         scores = at.op("Div", [scores, cap], dtype=FP32)
         scores = at.op("Mul", [at.op("Tanh", [scores], dtype=FP32), cap], dtype=FP32)
     mask = form.mask
-    if form.is_causal:
-        mask = additive(form, at, frontier_mask(form, at, form.length(at, form.k), None))
+    for keep in position_masks(form, at, form.length(at, form.k), None):  # is_causal alone
+        mask = additive(form, at, keep)
     if mask is not None:
         assert mask.dtype != BOOL, "merge_masks ran before"
         scores = at.op("Add", [scores, _cast(at, mask, dtype, FP32)], dtype=FP32)

@@ -67,12 +67,13 @@ class TypedEvaluator:
         machine = Machine(self._weights, exact=self._exact, keep=keep)
         results = machine.run(self._plan, inputs, {})
         for value, fed in zip(self._plan.inputs, inputs, strict=True):
-            if value.name in keep:
+            if value.name is not None and value.name in keep:
                 machine.kept[value.name] = fed
         names = [str(value.name) for value in self._plan.outputs]
+        lent = self._weights.lent | {_address(fed) for fed in inputs}
         return Evaluation(
-            outputs={n: _public(v) for n, v in zip(names, results, strict=True)},
-            kept={n: _public(v) for n, v in machine.kept.items()},
+            outputs={n: _public(v, lent) for n, v in zip(names, results, strict=True)},
+            kept={n: _public(v, lent) for n, v in machine.kept.items()},
             overflow=machine.recorder.found,
             largest=machine.recorder.largest,
         )
@@ -88,7 +89,7 @@ class TypedEvaluator:
         sizes: dict[str, tuple[str, int]] = {}
         inputs: list[Value] = []
         for value in self._plan.inputs:
-            if value.name in feeds:
+            if value.name is not None and value.name in feeds:
                 fed: Value = feeds[value.name]
                 if isinstance(fed, torch.Tensor):
                     self._check_feed(value, fed, sizes)
@@ -124,7 +125,9 @@ class TypedEvaluator:
         for axis, (dim, size) in enumerate(zip(value.shape, fed.shape, strict=True)):
             if isinstance(dim, int):
                 if dim != size:
-                    raise UsageError(asked, found=f"axis {axis} has size {size}", fix=f"It must be {dim}")
+                    raise UsageError(
+                        asked, found=f"axis {axis} has size {size}", fix=f"It must be {dim}"
+                    )
             elif dim.value is not None:
                 other, before = sizes.setdefault(str(dim.value), (str(value.name), size))
                 if before != size:
@@ -148,10 +151,17 @@ class TypedEvaluator:
                 )
 
 
-def _public(value: Value) -> torch.Tensor:
-    """A value for the caller: numbers of types that torch lacks come in the type that holds them."""
+def _address(value: Value) -> int:
+    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else 0
+
+
+def _public(value: Value, lent: Collection[int]) -> torch.Tensor:
+    """A value that the caller may write into: a copy of what shares memory with a weight or an input.
+
+    Numbers of types that torch lacks come in the type that holds them; sequences and absent values as they are.
+    """
     if isinstance(value, Narrow):
         return value.data
+    if _address(value) in lent and isinstance(value, torch.Tensor):
+        return value.clone()
     return value  # type: ignore[return-value]
-
-

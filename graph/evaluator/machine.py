@@ -120,10 +120,15 @@ class Machine:
         return arithmetic(_tensor(x))
 
     def _body(self, plan: Plan, frame: Frame) -> Body:
-        return lambda inputs: self.run(plan, inputs, frame)
+        return Body(lambda inputs: self.run(plan, inputs, frame), plan.outputs)
 
     def _observed(
-        self, plan: Plan, step: Step, inputs: list[Value], results: list[Any], targets: Sequence[DataType | None]
+        self,
+        plan: Plan,
+        step: Step,
+        inputs: list[Value],
+        results: list[Any],
+        targets: Sequence[DataType | None],
     ) -> list[Value]:
         """Results rounded to their types, with what they lost noted."""
         rounded: list[Value] = []

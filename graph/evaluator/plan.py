@@ -144,14 +144,16 @@ def _plan_function(
     return _plan_graph(function, inner)
 
 
-def _resolve(attributes: Mapping[str, ir.Attr], bindings: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+def _resolve(
+    attributes: Mapping[str, ir.Attr], bindings: Mapping[str, ir.Attr]
+) -> dict[str, ir.Attr]:
     """Attributes with references to the enclosing function's replaced; an unset one is dropped."""
     resolved = {}
     for name, attribute in attributes.items():
         if not attribute.is_ref():
             resolved[name] = attribute
-        elif attribute.ref_attr_name in bindings:
-            resolved[name] = bindings[attribute.ref_attr_name]
+        elif (outer := str(attribute.ref_attr_name)) in bindings:
+            resolved[name] = bindings[outer]
     return resolved
 
 

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import torch
 
 from ...core.errors import ArtefactError, UsageError
-from ..values import WIDE_FLOATS, DataType, Narrow, arithmetic, value_from_numpy
+from ..values import WIDE_FLOATS, DataType, Narrow, arithmetic, data_type_of, value_from_numpy
 
 
 class Weights:
@@ -17,14 +17,19 @@ class Weights:
     def __init__(self, *, exact: bool, cache: bool) -> None:
         self._exact, self._cache = exact, cache
         self._kept: dict[tuple[ir.Value, bool], torch.Tensor | Narrow] = {}
+        self.lent: set[int] = set()  # addresses of memory that belongs to files and to this cache
 
     def read(self, value: ir.Value) -> torch.Tensor | Narrow:
         """The initializer in its own type, or in fp64 where floats are exact."""
-        if kept := self._kept.get((value, False)):
+        kept = self._kept.get((value, False))
+        if kept is not None:
             return kept
         tensor = tensor_of(value)
-        if self._exact and isinstance(tensor, torch.Tensor) and value.dtype in WIDE_FLOATS:
-            tensor = self._keep((value, False), tensor.to(torch.float64))
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        if self._exact and data_type_of(tensor) in WIDE_FLOATS and tensor.dtype != torch.float64:
+            return self._keep((value, False), tensor.to(torch.float64))
+        self.lent.add(tensor.untyped_storage().data_ptr())
         return tensor
 
     def widened(self, value: ir.Value, tensor: torch.Tensor | Narrow) -> torch.Tensor:
@@ -40,6 +45,7 @@ class Weights:
     def _keep(self, key: tuple[ir.Value, bool], tensor: torch.Tensor) -> torch.Tensor:
         if self._cache:
             self._kept[key] = tensor
+            self.lent.add(tensor.untyped_storage().data_ptr())
         return tensor
 
 
@@ -47,7 +53,9 @@ def tensor_of(value: ir.Value) -> torch.Tensor | Narrow:
     """The constant that `value` holds; raises UsageError where it has none, ArtefactError where its file is gone."""
     constant = value.const_value
     if constant is None:
-        raise UsageError(f"value {value.name!r}", found="neither computed, nor an input, nor a weight")
+        raise UsageError(
+            f"value {value.name!r}", found="neither computed, nor an input, nor a weight"
+        )
     try:
         array = constant.numpy()
     except (OSError, ValueError) as error:

@@ -1,16 +1,16 @@
 """Activation functions, computed in fp32 and rounded once."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from .registry import Call, Tensor, math
 
 _PLAIN = {
     "Relu": torch.relu,
     "Sigmoid": torch.sigmoid,
-    "Softsign": F.softsign,
-    "Mish": F.mish,
-    "HardSwish": F.hardswish,
+    "Softsign": functional.softsign,
+    "Mish": functional.mish,
+    "HardSwish": functional.hardswish,
 }
 
 
@@ -27,39 +27,42 @@ def softplus(call: Call, x: Tensor) -> Tensor:
 @math("Swish")
 def swish(call: Call, x: Tensor) -> Tensor:
     """x * sigmoid(alpha * x)."""
-    return x * torch.sigmoid(call.float("alpha", 1.0) * x)
+    return x * torch.sigmoid(call.get_float("alpha", 1.0) * x)
 
 
 @math("SwiGLU")
 def swiglu(call: Call, gate: Tensor, up: Tensor) -> Tensor:
     """swish(gate) * up in one rounding (ONNX opset 28)."""
-    return gate * torch.sigmoid(call.float("alpha", 1.0) * gate) * up
+    return gate * torch.sigmoid(call.get_float("alpha", 1.0) * gate) * up
 
 
 @math("Gelu")
 def gelu(call: Call, x: Tensor) -> Tensor:
-    return F.gelu(x, approximate=call.string("approximate", "none"))
+    return functional.gelu(x, approximate=call.get_str("approximate", "none"))
 
 
 @math("Elu")
 def elu(call: Call, x: Tensor) -> Tensor:
-    return torch.where(x < 0, call.float("alpha", 1.0) * torch.expm1(x), x)
+    return torch.where(x < 0, call.get_float("alpha", 1.0) * torch.expm1(x), x)
 
 
 @math("Celu")
 def celu(call: Call, x: Tensor) -> Tensor:
-    return F.celu(x, call.float("alpha", 1.0))
+    return functional.celu(x, call.get_float("alpha", 1.0))
 
 
 @math("Selu")
 def selu(call: Call, x: Tensor) -> Tensor:
-    alpha, gamma = call.float("alpha", 1.67326319217681884765625), call.float("gamma", 1.0507010221481323242)
+    alpha, gamma = (
+        call.get_float("alpha", 1.67326319217681884765625),
+        call.get_float("gamma", 1.0507010221481323242),
+    )
     return gamma * torch.where(x > 0, x, alpha * torch.expm1(x))
 
 
 @math("LeakyRelu")
 def leaky_relu(call: Call, x: Tensor) -> Tensor:
-    return F.leaky_relu(x, call.float("alpha", 0.01))
+    return functional.leaky_relu(x, call.get_float("alpha", 0.01))
 
 
 @math("PRelu")
@@ -69,16 +72,16 @@ def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
 
 @math("ThresholdedRelu")
 def thresholded_relu(call: Call, x: Tensor) -> Tensor:
-    return torch.where(x > call.float("alpha", 1.0), x, torch.zeros((), dtype=x.dtype))
+    return torch.where(x > call.get_float("alpha", 1.0), x, torch.zeros((), dtype=x.dtype))
 
 
 @math("HardSigmoid")
 def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return (call.float("alpha", 0.2) * x + call.float("beta", 0.5)).clamp(0, 1)
+    return (call.get_float("alpha", 0.2) * x + call.get_float("beta", 0.5)).clamp(0, 1)
 
 
 @math("Shrink")
 def shrink(call: Call, x: Tensor) -> Tensor:
-    bias, threshold = call.float("bias", 0.0), call.float("lambd", 0.5)
+    bias, threshold = call.get_float("bias", 0.0), call.get_float("lambd", 0.5)
     outside = torch.where(x > threshold, x - bias, torch.zeros((), dtype=x.dtype))
     return torch.where(x < -threshold, x + bias, outside)

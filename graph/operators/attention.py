@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..values import split_axis
 from .registry import Call, Tensor, math
 
 _MAX_SCORES = 1 << 25  # scores held at once, 128 MiB in fp32: longer queries go in parts
@@ -20,8 +21,8 @@ _MAX_SCORES = 1 << 25  # scores held at once, 128 MiB in fp32: longer queries go
 class _Cache:
     """Where the queries stand among the keys: query i has position offset + i."""
 
-    offset_B: Tensor  # int64, one entry where all sequences share it
-    valid_B: Tensor | None  # keys that are not padding
+    offset: Tensor  # int64[B], or one entry where all sequences share it
+    valid: Tensor | None  # int64[B]: keys that are not padding
 
 
 @math("Attention")
@@ -38,9 +39,9 @@ def attention(
     """Y, present_key, present_value, qk_matmul_output."""
     _check(call, q, past_key, past_value, nonpad_kv_seqlen)
     packed = q.ndim == 3
-    q_BNSD = _heads_apart(q, call.int("q_num_heads", 0)) if packed else q
+    q_BNSD = _heads_apart(q, call.get_int("q_num_heads", 0)) if packed else q
     k_BGTD, v_BGTD = (
-        _heads_apart(t, call.int("kv_num_heads", 0)) if packed else t for t in (k, v)
+        _heads_apart(t, call.get_int("kv_num_heads", 0)) if packed else t for t in (k, v)
     )
     past = 0
     if past_key is not None and past_value is not None:
@@ -74,12 +75,12 @@ def _check(
     if q.ndim == 3 and not heads:
         raise ValueError("3-D inputs need q_num_heads and kv_num_heads")
     for name in ("left_window_size", "right_window_size"):
-        if call.int(name, -1) < -1:
-            raise ValueError(f"{name} is {call.int(name, -1)}: -1 or more")
+        if call.get_int(name, -1) < -1:
+            raise ValueError(f"{name} is {call.get_int(name, -1)}: -1 or more")
 
 
 def _heads_apart(x_BSH: Tensor, heads: int) -> Tensor:
-    return x_BSH.unflatten(2, (heads, -1)).transpose(1, 2)
+    return split_axis(x_BSH, 2, (heads, -1)).transpose(1, 2)
 
 
 def _attend(
@@ -110,13 +111,14 @@ def _attend_rows(
     groups, keys, size = k_BGTD.shape[1], k_BGTD.shape[2], q_BNSD.shape[3]
     q = q_BNSD[:, :, rows]
     part = slice(rows.start, rows.start + q.shape[2])
-    scale = call.float("scale", 0.0) if call.has("scale") else size**-0.5
+    scale = call.get_float("scale", 0.0) if call.has("scale") else size**-0.5
     root = abs(scale) ** 0.5
     # Grouped heads: the queries of one group are extra rows of one product.
-    grouped = (q * root).unflatten(1, (groups, -1)).flatten(2, 3)  # [B, G, N/G * S, D]
-    raw = (grouped @ (k_BGTD * (root if scale >= 0 else -root)).mT).unflatten(2, (-1, q.shape[2]))
-    raw = raw.flatten(1, 2)  # [B, N, S, T]
-    cap = call.float("softcap", 0.0)
+    grouped = split_axis(q * root, 1, (groups, -1)).flatten(2, 3)  # [B, G, N/G * S, D]
+    apart = (q.shape[1] // groups, q.shape[2])
+    raw = grouped @ (k_BGTD * (root if scale >= 0 else -root)).mT
+    raw = split_axis(raw, 2, apart).flatten(1, 2)  # [B, N, S, T]
+    cap = call.get_float("softcap", 0.0)
     capped = cap * torch.tanh(raw / cap) if cap > 0 else raw
     bias = _bias(call, mask, cache, part, (q_BNSD.shape[2], keys), capped.dtype)
     biased = capped if bias is None else capped + bias
@@ -125,9 +127,9 @@ def _attend_rows(
         empty = torch.isneginf(bias).all(-1, keepdim=True)
         weights = torch.where(empty, torch.zeros((), dtype=weights.dtype), weights)
     rounded = call.rounded(weights, call.dtypes[0])
-    spread = rounded.unflatten(1, (groups, -1)).flatten(2, 3)
-    y = (spread @ v_BGTD).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
-    return y, (raw, capped, biased, weights)[call.int("qk_matmul_output_mode", 0)]
+    spread = split_axis(rounded, 1, (groups, -1)).flatten(2, 3)
+    y = split_axis(spread @ v_BGTD, 2, apart).flatten(1, 2)
+    return y, (raw, capped, biased, weights)[call.get_int("qk_matmul_output_mode", 0)]
 
 
 def _bias(
@@ -160,19 +162,19 @@ def _bias(
 def _reach(call: Call, cache: _Cache, rows: slice, keys: int) -> Tensor | None:
     """Which keys each query may see by causality, window and padding: bool [B or 1, 1, S, T]; None for all."""
     key_T = torch.arange(keys)
-    position_B1S1 = cache.offset_B.reshape(-1, 1, 1, 1) + torch.arange(rows.start, rows.stop).unsqueeze(-1)
+    position_B1S1 = cache.offset.reshape(-1, 1, 1, 1) + torch.arange(
+        rows.start, rows.stop
+    ).unsqueeze(-1)
     rules = []
-    if call.int("is_causal", 0):
+    if call.get_int("is_causal", 0):
         rules.append(key_T <= position_B1S1)
-    if (left := call.int("left_window_size", -1)) >= 0:
+    if (left := call.get_int("left_window_size", -1)) >= 0:
         rules.append(key_T >= position_B1S1 - left)
-    if (right := call.int("right_window_size", -1)) >= 0:
+    if (right := call.get_int("right_window_size", -1)) >= 0:
         rules.append(key_T <= position_B1S1 + right)
-    if cache.valid_B is not None:
-        rules.append(key_T < cache.valid_B.reshape(-1, 1, 1, 1))
+    if cache.valid is not None:
+        rules.append(key_T < cache.valid.reshape(-1, 1, 1, 1))
     reach = None
     for rule in rules:
         reach = rule if reach is None else reach & rule
     return reach
-
-

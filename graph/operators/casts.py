@@ -3,7 +3,16 @@
 import torch
 
 from ..rounding import round_to
-from ..values import DataType, Value, arithmetic, as_bits, data_type_of, from_bits
+from ..values import (
+    TORCH_TYPES,
+    DataType,
+    Narrow,
+    Value,
+    arithmetic,
+    as_bits,
+    data_type_of,
+    from_bits,
+)
 from .registry import Call, Tensor, math, raw
 
 
@@ -16,20 +25,17 @@ def cast(call: Call, x: Tensor, like: Tensor | None = None) -> Tensor:
 @raw("BitCast")
 def bit_cast(call: Call, x: Tensor) -> Value:
     """The same bits read as another type of the same size."""
-    to = DataType(call.int("to", 0))
+    to = DataType(call.get_int("to", 0))
     declared = call.dtypes[0]
+    stored: Tensor | Narrow = x
     if call.exact and declared is not None and data_type_of(x) != declared:
-        x = round_to(arithmetic(x), declared)
-    bits = as_bits(x)
+        stored = round_to(arithmetic(x), declared)
+    bits = as_bits(stored)
     if bits.dtype.is_floating_point or bits.dtype == torch.bool:
-        bits = bits.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.itemsize])
+        bits = bits.view(
+            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.itemsize]
+        )
     result = from_bits(bits, to)
     if isinstance(result, torch.Tensor) and data_type_of(result) != to:
-        return result.view(_torch_type(to))
+        return result.view(TORCH_TYPES[to])
     return result
-
-
-def _torch_type(dtype: DataType) -> torch.dtype:
-    from ..values import TORCH_TYPES
-
-    return TORCH_TYPES[dtype]

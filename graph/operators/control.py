@@ -1,8 +1,9 @@
 """Control flow: bodies are graphs that see the values around them."""
 
+import onnx_ir as ir
 import torch
 
-from ..values import Value
+from ..values import TORCH_TYPES, WIDE_FLOATS, DataType, Value
 from .registry import Call, Tensor, raw
 
 
@@ -22,9 +23,7 @@ def loop(
     scanned: list[list[Tensor]] = [[] for _ in call.wanted[len(state) :]]
     step = 0
     while going and (limit is None or step < limit):
-        outcome, *results = call.bodies["body"](
-            [torch.tensor(step), torch.tensor(going), *state]
-        )
+        outcome, *results = call.bodies["body"]([torch.tensor(step), torch.tensor(going), *state])
         assert isinstance(outcome, torch.Tensor)
         going = bool(outcome)
         state = results[: len(state)]
@@ -32,7 +31,23 @@ def loop(
             assert isinstance(value, torch.Tensor)
             column.append(value)
         step += 1
-    return (*state, *(torch.stack(c) if c else torch.zeros(0) for c in scanned))
+    declared = call.bodies["body"].outputs[1 + len(state) :]
+    return (
+        *state,
+        *(
+            torch.stack(c) if c else _nothing(call, v)
+            for c, v in zip(scanned, declared, strict=True)
+        ),
+    )
+
+
+def _nothing(call: Call, declared: ir.Value) -> Tensor:
+    """What a loop without iterations stacks: no rows of the declared type and sizes (unknown ones as 0)."""
+    dtype = TORCH_TYPES[declared.dtype or DataType.FLOAT]
+    if call.exact and declared.dtype in WIDE_FLOATS:
+        dtype = torch.float64
+    sizes = [n if isinstance(n, int) else 0 for n in declared.shape or ()]
+    return torch.zeros(0, *sizes, dtype=dtype)
 
 
 @raw("Scan")
@@ -40,11 +55,11 @@ def scan(call: Call, *inputs: Tensor) -> tuple[Value, ...]:
     """body(state..., slices...) -> state..., scanned...: one step per slice of the scan inputs (opset 9)."""
     if call.version < 9:
         raise ValueError("Scan before opset 9 runs over batches: convert the model to opset 9")
-    count = call.int("num_scan_inputs", 1)
+    count = call.get_int("num_scan_inputs", 1)
     state: list[Value] = list(inputs[: len(inputs) - count])
     sources = inputs[len(inputs) - count :]
-    axes = call.ints("scan_input_axes") or [0] * count
-    backwards = call.ints("scan_input_directions") or [0] * count
+    axes = call.get_ints("scan_input_axes") or [0] * count
+    backwards = call.get_ints("scan_input_directions") or [0] * count
     columns = [
         source.flip(axis) if back else source
         for source, axis, back in zip(sources, axes, backwards, strict=True)
@@ -58,8 +73,8 @@ def scan(call: Call, *inputs: Tensor) -> tuple[Value, ...]:
         for column, value in zip(scanned, results[len(state) :], strict=True):
             assert isinstance(value, torch.Tensor)
             column.append(value)
-    out_axes = call.ints("scan_output_axes") or [0] * outputs
-    reverse = call.ints("scan_output_directions") or [0] * outputs
+    out_axes = call.get_ints("scan_output_axes") or [0] * outputs
+    reverse = call.get_ints("scan_output_directions") or [0] * outputs
     stacked = [
         torch.stack(c[::-1] if back else c, axis)
         for c, axis, back in zip(scanned, out_axes, reverse, strict=True)

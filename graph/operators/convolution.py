@@ -1,14 +1,18 @@
 """Convolutions, in fp32 (int32 for the integer forms)."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ..values import DataType
 from .registry import Call, Tensor, math
 from .windows import padded, window_of, windows
 
-_FORWARD = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_BACKWARD = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_BACKWARD = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
 
 
 def _convolve(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -21,7 +25,7 @@ def _convolve(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None)
         bias,
         stride=window.strides,
         dilation=window.dilations,
-        groups=call.int("group", 1),
+        groups=call.get_int("group", 1),
     )
 
 
@@ -32,7 +36,11 @@ def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 @math("ConvInteger")
 def conv_integer(
-    call: Call, x: Tensor, weight: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
+    call: Call,
+    x: Tensor,
+    weight: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
 ) -> Tensor:
     """Sums of integer products are exact in fp64 up to 2**53."""
     return _convolve(call, _centred(x, x_zero), _centred(weight, w_zero)).to(torch.int32)
@@ -74,11 +82,11 @@ def _centred(x: Tensor, zero: Tensor | None) -> Tensor:
 def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [N, C, ...], weight [C, M / group, ...]: the whole result, then cut to the asked padding or shape."""
     rank = weight.ndim - 2
-    strides = call.ints("strides") or [1] * rank
-    dilations = call.ints("dilations") or [1] * rank
-    extra = call.ints("output_padding") or [0] * rank
+    strides = call.get_ints("strides") or [1] * rank
+    dilations = call.get_ints("dilations") or [1] * rank
+    extra = call.get_ints("output_padding") or [0] * rank
     whole = _BACKWARD[rank](
-        x, weight, None, stride=strides, dilation=dilations, groups=call.int("group", 1)
+        x, weight, None, stride=strides, dilation=dilations, groups=call.get_int("group", 1)
     )
     totals = [n + e for n, e in zip(whole.shape[2:], extra, strict=True)]
     before, after = _cuts(call, tuple(x.shape[2:]), totals, strides)
@@ -92,12 +100,12 @@ def _cuts(
     call: Call, sizes: tuple[int, ...], totals: list[int], strides: list[int]
 ) -> tuple[list[int], list[int]]:
     """How much goes from the beginning and the end of each spatial axis."""
-    rank, mode = len(sizes), call.string("auto_pad", "NOTSET")
-    shape = call.ints("output_shape")
+    rank, mode = len(sizes), call.get_str("auto_pad", "NOTSET")
+    shape = call.get_ints("output_shape")
     if shape is None and mode in ("SAME_UPPER", "SAME_LOWER"):
         shape = [n * s for n, s in zip(sizes, strides, strict=True)]
     if shape is None:
-        pads = call.ints("pads") or [0] * 2 * rank
+        pads = call.get_ints("pads") or [0] * 2 * rank
         return pads[:rank], pads[rank:]
     excess = [total - n for total, n in zip(totals, shape[-rank:], strict=True)]
     small = [n // 2 for n in excess]
@@ -121,14 +129,18 @@ def col2im(call: Call, columns: Tensor, image: Tensor, block: Tensor) -> Tensor:
 
 @math("CausalConvWithState")
 def causal_conv_with_state(
-    call: Call, x_BCT: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
+    call: Call,
+    x_BCT: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    past: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A depthwise convolution over the past k-1 steps and the present one, and the last k-1 steps (opset 27)."""
     keep = weight.shape[-1] - 1
     if past is None:
         past = torch.zeros(*x_BCT.shape[:2], keep, dtype=x_BCT.dtype)
     joined = torch.cat([past, x_BCT], -1)
-    y = F.conv1d(joined, weight, bias, groups=weight.shape[0])
-    if call.string("activation", "none") in ("silu", "swish"):
-        y = F.silu(y)
+    y = functional.conv1d(joined, weight, bias, groups=weight.shape[0])
+    if call.get_str("activation", "none") in ("silu", "swish"):
+        y = functional.silu(y)
     return y, joined[..., joined.shape[-1] - keep :]

@@ -16,7 +16,8 @@ def constant(call: Call) -> Value:
     for name, attribute in call.attributes.items():
         if name == "value":
             tensor = attribute.as_tensor()
-            return value_from_numpy(tensor.numpy(), tensor.dtype)
+            value = value_from_numpy(tensor.numpy(), tensor.dtype)
+            return value.clone() if isinstance(value, torch.Tensor) else value  # the model keeps its own
         if name == "value_int":
             return torch.tensor(attribute.as_int(), dtype=torch.int64)
         if name == "value_ints":
@@ -50,7 +51,7 @@ def range_(call: Call, start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
 @math("EyeLike")
 def eye_like(call: Call, x: Tensor) -> Tensor:
     rows, columns = x.shape
-    k = call.int("k", 0)
+    k = call.get_int("k", 0)
     ones = torch.ones(rows, columns).triu(k).tril(k)
     return ones.to(x.dtype)
 
@@ -61,7 +62,7 @@ def one_hot(call: Call, positions: Tensor, depth: Tensor, values: Tensor) -> Ten
     n = int(depth.reshape(-1)[0])
     wanted = positions.to(torch.int64)
     wanted = torch.where(wanted < 0, wanted + n, wanted)
-    axis = call.int("axis", -1)
+    axis = call.get_int("axis", -1)
     axis = axis + positions.ndim + 1 if axis < 0 else axis
     hot = wanted.unsqueeze(-1) == torch.arange(n)
     return torch.where(hot, values[1], values[0]).movedim(-1, axis)
@@ -70,7 +71,7 @@ def one_hot(call: Call, positions: Tensor, depth: Tensor, values: Tensor) -> Ten
 @math("HannWindow", "HammingWindow", "BlackmanWindow")
 def window(call: Call, length: Tensor) -> Tensor:
     n = int(length)
-    over = n if call.int("periodic", 1) else n - 1
+    over = n if call.get_int("periodic", 1) else n - 1
     phase = 2 * number.pi * torch.arange(n, dtype=torch.float64) / over
     if call.op_type == "HannWindow":
         return 0.5 - 0.5 * torch.cos(phase)
@@ -80,18 +81,20 @@ def window(call: Call, length: Tensor) -> Tensor:
 
 
 def _generator(call: Call) -> torch.Generator:
-    seed = call.attributes["seed"].value if call.has("seed") else _SEED  # a float, for Dropout an integer
+    seed = (
+        call.attributes["seed"].value if call.has("seed") else _SEED
+    )  # a float, for Dropout an integer
     return torch.Generator().manual_seed(hash(seed) & 0xFFFFFFFF)
 
 
 @math("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
 def random(call: Call, x: Tensor | None = None) -> Tensor:
     """Seeded numbers; no two runtimes agree on them, so only their distribution means anything."""
-    sizes = call.ints("shape") or [] if x is None else list(x.shape)
+    sizes = call.get_ints("shape") or [] if x is None else list(x.shape)
     if call.op_type.startswith("RandomNormal"):
         drawn = torch.randn(sizes, generator=_generator(call))
-        return drawn * call.float("scale", 1.0) + call.float("mean", 0.0)
-    low, high = call.float("low", 0.0), call.float("high", 1.0)
+        return drawn * call.get_float("scale", 1.0) + call.get_float("mean", 0.0)
+    low, high = call.get_float("low", 0.0), call.get_float("high", 1.0)
     return torch.rand(sizes, generator=_generator(call)) * (high - low) + low
 
 
@@ -104,7 +107,7 @@ def bernoulli(call: Call, probability: Tensor) -> Tensor:
 def multinomial(call: Call, logits: Tensor) -> Tensor:
     """logits: unnormalised log-probabilities [batch, classes]."""
     return torch.multinomial(
-        logits.exp(), call.int("sample_size", 1), replacement=True, generator=_generator(call)
+        logits.exp(), call.get_int("sample_size", 1), replacement=True, generator=_generator(call)
     )
 
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..values import split_axis
 from .registry import Call, Tensor, math
 
 
@@ -18,24 +19,26 @@ def deform_conv(
     if weight.ndim != 4:
         raise ValueError(f"only 2-D convolutions, not a weight of rank {weight.ndim}")
     kernel = tuple(weight.shape[2:])
-    cells, groups = kernel[0] * kernel[1], call.int("offset_group", 1)
+    cells, groups = kernel[0] * kernel[1], call.get_int("offset_group", 1)
     out = tuple(offset.shape[2:])
     moved = offset.reshape(x.shape[0], groups, cells, 2, *out)
-    sampled = _sample(x.unflatten(1, (groups, -1)), _places(call, kernel, out) + moved)
+    sampled = _sample(split_axis(x, 1, (groups, -1)), _places(call, kernel, out) + moved)
     if mask is not None:
         sampled = sampled * mask.reshape(x.shape[0], groups, 1, cells, *out)
     columns = sampled.flatten(1, 2)  # [N, C, cells, oh, ow]
-    parts = call.int("group", 1)
-    grouped = columns.unflatten(1, (parts, -1)).flatten(2, 3).flatten(3)  # [N, parts, C/parts*cells, oh*ow]
-    filters = weight.unflatten(0, (parts, -1)).flatten(2)  # [parts, M/parts, C/parts*cells]
-    y = (filters @ grouped).flatten(1, 2).unflatten(2, out)
+    parts = call.get_int("group", 1)
+    grouped = (
+        split_axis(columns, 1, (parts, -1)).flatten(2, 3).flatten(3)
+    )  # [N, parts, C/parts*cells, oh*ow]
+    filters = split_axis(weight, 0, (parts, -1)).flatten(2)  # [parts, M/parts, C/parts*cells]
+    y = split_axis((filters @ grouped).flatten(1, 2), 2, out)
     return y if bias is None else y + bias.reshape(1, -1, 1, 1)
 
 
 def _places(call: Call, kernel: tuple[int, ...], out: tuple[int, ...]) -> Tensor:
     """Where an ordinary convolution reads: [cells, 2, oh, ow]."""
-    strides, dilations = call.ints("strides") or [1, 1], call.ints("dilations") or [1, 1]
-    pads = call.ints("pads") or [0, 0, 0, 0]
+    strides, dilations = call.get_ints("strides") or [1, 1], call.get_ints("dilations") or [1, 1]
+    pads = call.get_ints("pads") or [0, 0, 0, 0]
     rows, columns = (
         (torch.arange(k) * d - p).reshape(-1, 1) + torch.arange(n) * s
         for k, d, p, n, s in zip(kernel, dilations, pads, out, strides, strict=False)
@@ -59,6 +62,6 @@ def _sample(x: Tensor, places: Tensor) -> Tensor:
             inside = (at_y >= 0) & (at_y < height) & (at_z >= 0) & (at_z < width)
             place = at_y.clamp(0, height - 1).long() * width + at_z.clamp(0, width - 1).long()
             index = place.flatten(2).unsqueeze(2).expand(*flat.shape[:3], -1)
-            value = flat.gather(3, index).unflatten(3, tuple(place.shape[2:]))
+            value = split_axis(flat.gather(3, index), 3, tuple(place.shape[2:]))
             result = result + value * torch.where(inside, share, 0.0).unsqueeze(2)
     return result

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from .registry import Call, Tensor, math, move
@@ -43,7 +44,9 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Callable[[Call, Tensor], Ten
     return lambda call, x: function(x)
 
 
-def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Call, Tensor, Tensor], Tensor]:
+def _binary(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[Call, Tensor, Tensor], Tensor]:
     return lambda call, a, b: function(*_aligned(call, a, b))
 
 
@@ -55,9 +58,9 @@ for _name, _pair in _BINARY.items():
 
 def _aligned(call: Call, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Before opset 7, broadcast=1 lays b's axes over a's from `axis` on."""
-    if call.version >= 7 or not call.int("broadcast", 0):
+    if call.version >= 7 or not call.get_int("broadcast", 0):
         return a, b
-    axis = call.int("axis", a.ndim - b.ndim)
+    axis = call.get_int("axis", a.ndim - b.ndim)
     return a, b.reshape(b.shape + (1,) * (a.ndim - axis - b.ndim))
 
 
@@ -71,7 +74,7 @@ def div(call: Call, a: Tensor, b: Tensor) -> Tensor:
 @math("Mod")
 def mod(call: Call, a: Tensor, b: Tensor) -> Tensor:
     """fmod=0: the sign of the divisor (Python's %); fmod=1: the sign of the dividend (C's fmod)."""
-    return torch.fmod(a, b) if call.int("fmod", 0) else torch.remainder(a, b)
+    return torch.fmod(a, b) if call.get_int("fmod", 0) else torch.remainder(a, b)
 
 
 @math("Pow")
@@ -80,7 +83,7 @@ def power(call: Call, base: Tensor, exponent: Tensor) -> Tensor:
     if base.is_floating_point() and exponent.numel() == 1:
         # The square of a square root and the like: torch has exact ways for small constants.
         return torch.pow(base, exponent.item()).expand(
-            torch.broadcast_shapes(base.shape, exponent.shape)
+            np.broadcast_shapes(tuple(base.shape), tuple(exponent.shape))
         )
     if not base.is_floating_point() and exponent.is_floating_point():
         return torch.pow(base.double(), exponent.double())
@@ -105,8 +108,16 @@ def total(call: Call, *inputs: Tensor) -> Tensor:
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Bounds are attributes before opset 11; where low > high, high wins."""
     if call.version < 11:
-        low = torch.tensor(call.float("min", -torch.inf), dtype=x.dtype) if call.has("min") else None
-        high = torch.tensor(call.float("max", torch.inf), dtype=x.dtype) if call.has("max") else None
+        low = (
+            torch.tensor(call.get_float("min", -torch.inf), dtype=x.dtype)
+            if call.has("min")
+            else None
+        )
+        high = (
+            torch.tensor(call.get_float("max", torch.inf), dtype=x.dtype)
+            if call.has("max")
+            else None
+        )
     if low is not None:
         x = torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
@@ -115,7 +126,7 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
 @math("BitShift")
 def bit_shift(call: Call, x: Tensor, amount: Tensor) -> Tensor:
     """A logical shift of unsigned numbers."""
-    if call.string("direction", "") == "LEFT":
+    if call.get_str("direction", "") == "LEFT":
         return torch.bitwise_left_shift(x, amount)
     return torch.bitwise_right_shift(x, amount)
 
@@ -163,12 +174,14 @@ def is_nan(call: Call, x: Tensor) -> Tensor:
 
 @math("IsInf")
 def is_inf(call: Call, x: Tensor) -> Tensor:
-    positive = torch.isposinf(x) if call.int("detect_positive", 1) else torch.zeros_like(x, dtype=torch.bool)
-    return positive | torch.isneginf(x) if call.int("detect_negative", 1) else positive
+    positive = (
+        torch.isposinf(x)
+        if call.get_int("detect_positive", 1)
+        else torch.zeros_like(x, dtype=torch.bool)
+    )
+    return positive | torch.isneginf(x) if call.get_int("detect_negative", 1) else positive
 
 
 @move("Where")
 def where(call: Call, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(condition, a, b)
-
-

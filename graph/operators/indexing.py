@@ -14,13 +14,15 @@ def _wrapped(positions: Tensor, length: int) -> Tensor:
     if positions.numel():
         low, high = (int(v) for v in torch.aminmax(positions))
         if low < -length or high >= length:
-            raise IndexError(f"index {low if low < -length else high} into an axis of size {length}")
+            raise IndexError(
+                f"index {low if low < -length else high} into an axis of size {length}"
+            )
     return torch.where(positions < 0, positions + length, positions)
 
 
 @move("Gather")
 def gather(call: Call, x: Tensor, positions: Tensor) -> Tensor:
-    (axis,) = positive_axes([call.int("axis", 0)], x.ndim)
+    (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
     picked = _wrapped(positions, x.shape[axis])
     taken = x.index_select(axis, picked.reshape(-1))
     return taken.reshape([*x.shape[:axis], *positions.shape, *x.shape[axis + 1 :]])
@@ -28,7 +30,7 @@ def gather(call: Call, x: Tensor, positions: Tensor) -> Tensor:
 
 @move("GatherElements")
 def gather_elements(call: Call, x: Tensor, positions: Tensor) -> Tensor:
-    (axis,) = positive_axes([call.int("axis", 0)], x.ndim)
+    (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
     return x.gather(axis, _wrapped(positions, x.shape[axis]))
 
 
@@ -47,14 +49,16 @@ def _nd_index(positions: Tensor, sizes: tuple[int, ...], batch: int) -> tuple[Te
 @move("GatherND")
 def gather_nd(call: Call, x: Tensor, positions: Tensor) -> Tensor:
     """positions [..., k] address the first k axes after the batch axes."""
-    batch = call.int("batch_dims", 0)
+    batch = call.get_int("batch_dims", 0)
     return x[_nd_index(positions, tuple(x.shape), batch)]
 
 
 @math("ScatterND")
 def scatter_nd(call: Call, x: Tensor, positions: Tensor, updates: Tensor) -> Tensor:
     """A copy of x with the addressed slices replaced, or combined by `reduction`."""
-    return _put(x, _nd_index(positions, tuple(x.shape), 0), updates, call.string("reduction", "none"))
+    return _put(
+        x, _nd_index(positions, tuple(x.shape), 0), updates, call.get_str("reduction", "none")
+    )
 
 
 def _put(x: Tensor, index: tuple[Tensor, ...], updates: Tensor, reduction: str) -> Tensor:
@@ -80,9 +84,9 @@ def _reduced(x: Tensor, axis: int, places: Tensor, updates: Tensor, reduction: s
 
 @math("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Tensor, positions: Tensor, updates: Tensor) -> Tensor:
-    (axis,) = positive_axes([call.int("axis", 0)], x.ndim)
+    (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
     places = _wrapped(positions, x.shape[axis])
-    reduction = call.string("reduction", "none")
+    reduction = call.get_str("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, places, updates)
     return _reduced(x, axis, places, updates, reduction)
@@ -96,13 +100,13 @@ def tensor_scatter(
 
     cache [batch, ..., max_sequence, ...], update the same but for its sequence axis.
     """
-    axis = call.int("axis", -2)
+    axis = call.get_int("axis", -2)
     axis = axis + cache.ndim if axis < 0 else axis
     batch, length = cache.shape[0], cache.shape[axis]
     steps = update.shape[axis]
     starts = torch.zeros(batch, dtype=torch.int64) if write_indices is None else write_indices
     places = starts.reshape(-1, 1) + torch.arange(steps)  # [batch, steps]
-    if call.string("mode", "linear") == "circular":
+    if call.get_str("mode", "linear") == "circular":
         places = places % length
     elif places.numel() and int(places.max()) >= length:
         raise IndexError(f"writes position {int(places.max())} of a cache of {length}")
@@ -117,7 +121,7 @@ def compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
     chosen = condition.reshape(-1).nonzero().reshape(-1)
     if not call.has("axis"):
         return x.reshape(-1)[chosen]
-    return x.index_select(call.int("axis", 0), chosen)
+    return x.index_select(call.get_int("axis", 0), chosen)
 
 
 @math("NonZero")
@@ -129,16 +133,16 @@ def non_zero(call: Call, x: Tensor) -> Tensor:
 @math("TopK")
 def top_k(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) of an axis with their positions; of equal ones the earlier comes first."""
-    count = call.int("k", 1) if k is None else integers(k)[0]
-    (axis,) = positive_axes([call.int("axis", -1)], x.ndim)
-    ordered = torch.sort(x, dim=axis, descending=bool(call.int("largest", 1)), stable=True)
+    count = call.get_int("k", 1) if k is None else integers(k)[0]
+    (axis,) = positive_axes([call.get_int("axis", -1)], x.ndim)
+    ordered = torch.sort(x, dim=axis, descending=bool(call.get_int("largest", 1)), stable=True)
     return ordered.values.narrow(axis, 0, count), ordered.indices.narrow(axis, 0, count)
 
 
 @math("Unique")
 def unique(call: Call, x: Tensor) -> tuple[Tensor, ...]:
     """Unique elements (or slices of an axis) with first positions, inverse positions and counts."""
-    axis = call.int("axis", 0) if call.has("axis") else None
+    axis = call.get_int("axis", 0) if call.has("axis") else None
     rows = x.reshape(-1) if axis is None else x
     found, inverse, counts = torch.unique(
         rows, sorted=True, return_inverse=True, return_counts=True, dim=axis or 0
@@ -146,7 +150,7 @@ def unique(call: Call, x: Tensor) -> tuple[Tensor, ...]:
     inverse = inverse.reshape(-1)
     first = torch.full((counts.numel(),), inverse.numel(), dtype=torch.int64)
     first = first.scatter_reduce(0, inverse, torch.arange(inverse.numel()), "amin")
-    if not call.int("sorted", 1):
+    if not call.get_int("sorted", 1):
         order = torch.argsort(first)
         place = torch.empty_like(order).scatter(0, order, torch.arange(order.numel()))
         found = found.index_select(axis or 0, order)

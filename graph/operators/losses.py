@@ -11,13 +11,13 @@ def _negative_log_likelihood(
     """log_probability [N, C, ...], target [N, ...]; ignore_index entries count for nothing."""
     ignored = torch.zeros_like(target, dtype=torch.bool)
     if call.has("ignore_index"):
-        ignored = target == call.int("ignore_index", 0)
+        ignored = target == call.get_int("ignore_index", 0)
     safe = torch.where(ignored, 0, target).to(torch.int64)
     picked = -log_probability.gather(1, safe.unsqueeze(1)).squeeze(1)
     share = torch.ones_like(picked) if weight is None else weight[safe]
     share = torch.where(ignored, 0.0, share)
     loss = torch.where(ignored, 0.0, picked * share)
-    reduction = call.string("reduction", "mean")
+    reduction = call.get_str("reduction", "mean")
     if reduction == "none":
         return loss
     return loss.sum() if reduction == "sum" else loss.sum() / share.sum()

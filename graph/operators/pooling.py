@@ -7,7 +7,7 @@ from .windows import Window, padded, window_of, windows
 
 
 def _window(call: Call, x: Tensor) -> Window:
-    return window_of(call, tuple(x.shape[2:]), tuple(call.ints("kernel_shape") or []))
+    return window_of(call, tuple(x.shape[2:]), tuple(call.get_ints("kernel_shape") or []))
 
 
 def _beyond(window: Window) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ def max_pool(call: Call, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _places(call: Call, x: Tensor) -> Tensor:
     """The flat position of each element; storage_order 1 counts the spatial axes column by column."""
-    if not call.int("storage_order", 0):
+    if not call.get_int("storage_order", 0):
         return torch.arange(x.numel()).reshape(x.shape)
     spatial = x.shape[2:]
     order = torch.arange(spatial.numel()).reshape(tuple(reversed(spatial)))
@@ -47,7 +47,7 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
     window = _window(call, x)
     total = windows(padded(x, window.before, _beyond(window), 0.0), window).sum(-1)
     ones = torch.ones_like(x[:1, :1])
-    fill = 1.0 if call.int("count_include_pad", 0) else 0.0
+    fill = 1.0 if call.get_int("count_include_pad", 0) else 0.0
     counted = padded(ones, window.before, window.after, fill)
     none = (0,) * len(window.extra)
     return total / windows(padded(counted, none, window.extra, 0.0), window).sum(-1)
@@ -56,7 +56,7 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
 @math("LpPool")
 def lp_pool(call: Call, x: Tensor) -> Tensor:
     window = _window(call, x)
-    p = call.int("p", 2)
+    p = call.get_int("p", 2)
     cells = windows(padded(x, window.before, _beyond(window), 0.0), window)
     return cells.abs().pow(p).sum(-1).pow(1 / p)
 
@@ -68,16 +68,16 @@ def global_pool(call: Call, x: Tensor) -> Tensor:
         return x.amax(axes, keepdim=True)
     if call.op_type == "GlobalAveragePool":
         return x.mean(axes, keepdim=True)
-    p = call.int("p", 2)
+    p = call.get_int("p", 2)
     return x.abs().pow(p).sum(axes, keepdim=True).pow(1 / p)
 
 
 @math("MaxUnpool")
 def max_unpool(call: Call, x: Tensor, places: Tensor, sizes: Tensor | None = None) -> Tensor:
     """Each number back to where MaxPool found it, zeros elsewhere."""
-    kernel = call.ints("kernel_shape") or []
-    strides = call.ints("strides") or [1] * len(kernel)
-    pads = call.ints("pads") or [0] * 2 * len(kernel)
+    kernel = call.get_ints("kernel_shape") or []
+    strides = call.get_ints("strides") or [1] * len(kernel)
+    pads = call.get_ints("pads") or [0] * 2 * len(kernel)
     spatial = [
         (n - 1) * s + k - before - after
         for n, s, k, before, after in zip(

@@ -14,9 +14,9 @@ def matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
 @math("Gemm")
 def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """alpha * a @ b + beta * c with optional transposes."""
-    a = a.mT if call.int("transA", 0) else a
-    b = b.mT if call.int("transB", 0) else b
-    alpha, beta = call.float("alpha", 1.0), call.float("beta", 1.0)
+    a = a.mT if call.get_int("transA", 0) else a
+    b = b.mT if call.get_int("transB", 0) else b
+    alpha, beta = call.get_float("alpha", 1.0), call.get_float("beta", 1.0)
     result = a @ b
     if alpha != 1:
         result = result * alpha
@@ -27,12 +27,13 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 
 @math("Einsum")
 def einsum(call: Call, *inputs: Tensor) -> Tensor:
-    return torch.einsum(call.string("equation", "").replace(" ", ""), *inputs)
+    return torch.einsum(call.get_str("equation", "").replace(" ", ""), *inputs)
 
 
 @math("Det")
 def determinant(call: Call, x: Tensor) -> Tensor:
-    return torch.linalg.det(x)
+    result: Tensor = torch.linalg.det(x)
+    return result
 
 
 def _centred(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:

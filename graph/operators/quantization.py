@@ -1,11 +1,10 @@
 """QuantizeLinear and its kin: per tensor, per axis and per block; FP8 saturates, integers too.
 
-    q = saturate(round(x / scale) + zero_point)          y = (q - zero_point) * scale
+q = saturate(round(x / scale) + zero_point)          y = (q - zero_point) * scale
 """
 
 import torch
 
-from ..rounding import round_to
 from ..values import NARROW_TYPES, TORCH_TYPES, DataType, Narrow, arithmetic
 from .registry import Call, Tensor, math, raw
 
@@ -31,9 +30,9 @@ def _along(parameter: Tensor, x: Tensor, call: Call) -> Tensor:
     """A scale or zero point shaped to broadcast over x: per tensor, per axis, or repeated over blocks."""
     if parameter.numel() == 1 and parameter.ndim <= 1:
         return parameter.reshape(())
-    axis = call.int("axis", 1)
+    axis = call.get_int("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
-    block = call.int("block_size", 0)
+    block = call.get_int("block_size", 0)
     if parameter.ndim == x.ndim and block:
         return parameter.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
     if parameter.ndim != 1:
@@ -46,7 +45,7 @@ def _along(parameter: Tensor, x: Tensor, call: Call) -> Tensor:
 @raw("QuantizeLinear")
 def quantize_linear(
     call: Call, x: Tensor, scale: Tensor, zero_point: Tensor | Narrow | None = None
-) -> Tensor | Narrow:
+) -> Tensor:
     """The division happens in the scale's type (or `precision`), never in less than fp32."""
     dtype = _quantized_type(call)
     ratio = arithmetic(x) / _along(arithmetic(scale), x, call)
@@ -54,21 +53,21 @@ def quantize_linear(
         ratio = ratio.float() if ratio.dtype != torch.float64 or not _wants_double(call) else ratio
     bounds = _range(dtype)
     if bounds is None:
-        return round_to(ratio, dtype, saturate=bool(call.int("saturate", 1)))
+        return ratio  # rounded to the grid, and saturated, where every result is rounded
     whole = torch.round(ratio).double()
     if zero_point is not None:
         whole = whole + _along(arithmetic(zero_point), x, call)
-    return round_to(whole.nan_to_num(nan=0.0).clamp(*bounds), dtype)
+    return whole.nan_to_num(nan=0.0).clamp(*bounds)
 
 
 def _quantized_type(call: Call) -> DataType:
-    if number := call.int("output_dtype", 0):
+    if number := call.get_int("output_dtype", 0):
         return DataType(number)
     return (call.dtypes[2] if len(call.dtypes) > 2 else None) or DataType.UINT8
 
 
 def _wants_double(call: Call) -> bool:
-    return DataType.DOUBLE in (call.dtypes[1], call.int("precision", 0))
+    return DataType.DOUBLE in (call.dtypes[1], call.get_int("precision", 0))
 
 
 @math("DequantizeLinear")

@@ -48,7 +48,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
 def _directions(
     call: Call, w: Tensor, r: Tensor, bias: Tensor | None, defaults: list[str]
 ) -> list[_Direction]:
-    mode = call.string("direction", "forward")
+    mode = call.get_str("direction", "forward")
     count = w.shape[0]
     names = defaults * count
     if call.has("activations"):
@@ -87,7 +87,7 @@ def _run(
     step: Callable[[_Direction, Tensor, list[Tensor]], list[Tensor]],
 ) -> tuple[Tensor, list[Tensor]]:
     """Y [T, D, B, H] and the last states [D, B, H] (batch first with layout 1)."""
-    batch_first = bool(call.int("layout", 0))
+    batch_first = bool(call.get_int("layout", 0))
     x_TBI = x.transpose(0, 1) if batch_first else x
     steps, batch = x_TBI.shape[:2]
     hidden = directions[0].r.shape[-1]
@@ -116,7 +116,7 @@ def _run(
 
 
 def _clipped(call: Call, x: Tensor) -> Tensor:
-    limit = call.float("clip", 0.0)
+    limit = call.get_float("clip", 0.0)
     return x.clamp(-limit, limit) if limit else x
 
 
@@ -158,7 +158,7 @@ def gru(
         zr = d.functions[0](_clipped(call, from_x[:, : 2 * hidden] + gates))
         z, reset = zr.chunk(2, 1)
         r_h, b_h = d.r[2 * hidden :], d.bias[1, 2 * hidden :]
-        if call.int("linear_before_reset", 0):
+        if call.get_int("linear_before_reset", 0):
             recurrent = reset * (h @ r_h.T + b_h)
         else:
             recurrent = (reset * h) @ r_h.T + b_h
@@ -185,7 +185,9 @@ def lstm(
     """Gates in the order i, o, f, c; peepholes in the order i, o, f."""
     directions = _directions(call, w, r, bias, ["Sigmoid", "Tanh", "Tanh"])
     weights = [
-        torch.zeros(3, r.shape[-1], dtype=x.dtype) if peepholes is None else peepholes[d].reshape(3, -1)
+        torch.zeros(3, r.shape[-1], dtype=x.dtype)
+        if peepholes is None
+        else peepholes[d].reshape(3, -1)
         for d in range(len(directions))
     ]
 
@@ -195,7 +197,7 @@ def lstm(
         i, o, f, g = (x_BI @ d.w.T + h @ d.r.T + d.bias.sum(0)).chunk(4, 1)
         gate, cell, out = d.functions
         i = gate(_clipped(call, i + p[0] * c))
-        f = 1 - i if call.int("input_forget", 0) else gate(_clipped(call, f + p[2] * c))
+        f = 1 - i if call.get_int("input_forget", 0) else gate(_clipped(call, f + p[2] * c))
         new_c = f * c + i * cell(_clipped(call, g))
         o = gate(_clipped(call, o + p[1] * new_c))
         return [o * out(new_c), new_c]

@@ -32,7 +32,9 @@ def _extremum(function: Callable[..., Tensor], empty_low: bool) -> Reduction:
         fill: float = info.min if empty_low else info.max
         if x.is_floating_point():
             fill = -torch.inf if empty_low else torch.inf
-        return torch.full([1 if i in axes else n for i, n in enumerate(x.shape)], fill, dtype=x.dtype)
+        return torch.full(
+            [1 if i in axes else n for i, n in enumerate(x.shape)], fill, dtype=x.dtype
+        )
 
     return reduce
 
@@ -68,12 +70,12 @@ def _logarithm(x: Tensor) -> Tensor:
 @math(*_REDUCTIONS)
 def reduce(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """Without axes all are reduced, or none where noop_with_empty_axes says so."""
-    chosen = integers(axes) if axes is not None else call.ints("axes") or []
-    if not chosen and call.int("noop_with_empty_axes", 0):
+    chosen = integers(axes) if axes is not None else call.get_ints("axes") or []
+    if not chosen and call.get_int("noop_with_empty_axes", 0):
         return _elementwise(call.op_type, x)
     positive = positive_axes(chosen, x.ndim) if chosen else list(range(x.ndim))
     result = _REDUCTIONS[call.op_type](x, positive) if x.ndim else _elementwise(call.op_type, x)
-    if call.int("keepdims", 1) or not x.ndim:
+    if call.get_int("keepdims", 1) or not x.ndim:
         return result
     return result.reshape([n for i, n in enumerate(x.shape) if i not in positive])
 
@@ -86,8 +88,8 @@ def _elementwise(name: str, x: Tensor) -> Tensor:
 @math("ArgMax", "ArgMin")
 def arg_extremum(call: Call, x: Tensor) -> Tensor:
     """The first position of the extremum, or the last where select_last_index is set."""
-    (axis,) = positive_axes([call.int("axis", 0)], x.ndim)
-    last = call.int("select_last_index", 0)
+    (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
+    last = call.get_int("select_last_index", 0)
     searched = x.flip(axis) if last else x
     # torch promises no order among equals: find the extremum, then its first place.
     best = (torch.amax if call.op_type == "ArgMax" else torch.amin)(searched, axis, keepdim=True)
@@ -95,14 +97,14 @@ def arg_extremum(call: Call, x: Tensor) -> Tensor:
     position = hit.to(torch.uint8).argmax(axis, keepdim=True)
     if last:
         position = x.shape[axis] - 1 - position
-    return position if call.int("keepdims", 1) else position.squeeze(axis)
+    return position if call.get_int("keepdims", 1) else position.squeeze(axis)
 
 
 @math("CumSum", "CumProd")
 def cumulative(call: Call, x: Tensor, axis: Tensor) -> Tensor:
     """Running sums or products; exclusive starts one later, reverse runs from the end."""
     dim = integers(axis)[0]
-    reverse, exclusive = call.int("reverse", 0), call.int("exclusive", 0)
+    reverse, exclusive = call.get_int("reverse", 0), call.get_int("exclusive", 0)
     x = x.flip(dim) if reverse else x
     total = call.op_type == "CumSum"
     result = x.cumsum(dim, dtype=x.dtype) if total else x.cumprod(dim, dtype=x.dtype)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -23,8 +24,18 @@ from ..rounding import round_to
 from ..values import WIDE_FLOATS, DataType, Value, arithmetic
 
 Tensor = torch.Tensor
-Body = Callable[[Sequence[Value]], list[Value]]
 Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An inner graph: call it with its inputs. outputs: what it declares, for the case that it never runs."""
+
+    run: Callable[[Sequence[Value]], list[Value]]
+    outputs: tuple[ir.Value, ...]
+
+    def __call__(self, inputs: Sequence[Value]) -> list[Value]:
+        return self.run(inputs)
 
 
 class Access(Enum):
@@ -65,16 +76,19 @@ class Call:
     def has(self, name: str) -> bool:
         return name in self.attributes
 
-    def int(self, name: str, default: int) -> int:
+    def get_int(self, name: str, default: int) -> int:
         return self.attributes[name].as_int() if name in self.attributes else default
 
-    def float(self, name: str, default: float) -> float:
-        return self.attributes[name].as_float() if name in self.attributes else default
+    def get_float(self, name: str, default: float) -> float:
+        """A float attribute; the default is rounded to fp32, as attributes are stored."""
+        if name in self.attributes:
+            return self.attributes[name].as_float()
+        return float(np.float32(default))
 
-    def string(self, name: str, default: str) -> str:
+    def get_str(self, name: str, default: str) -> str:
         return self.attributes[name].as_string() if name in self.attributes else default
 
-    def ints(self, name: str) -> list[int] | None:
+    def get_ints(self, name: str) -> list[int] | None:
         """A list attribute; None where it is absent."""
         return list(self.attributes[name].as_ints()) if name in self.attributes else None
 

@@ -4,6 +4,7 @@ Source: ONNX operator Resize, opset 10 to 19.
 """
 
 import math as number
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,9 @@ def resize(
 ) -> Tensor:
     """By scales or to sizes, nearest, linear or cubic."""
     if call.op_type == "Upsample" or call.version < 11:
-        given = roi if roi is not None else torch.tensor(list(call.attributes["scales"].as_floats()))
+        given = (
+            roi if roi is not None else torch.tensor(list(call.attributes["scales"].as_floats()))
+        )
         roi, scales = None, given
     for axis in _axes(call, x, roi, scales, sizes):
         x = _resized(call, x, axis)
@@ -43,12 +46,12 @@ def resize(
 def _axes(
     call: Call, x: Tensor, roi: Tensor | None, scales: Tensor | None, sizes: Tensor | None
 ) -> list[_Axis]:
-    chosen = positive_axes(call.ints("axes") or list(range(x.ndim)), x.ndim)
+    chosen = positive_axes(call.get_ints("axes") or list(range(x.ndim)), x.ndim)
     lengths = [x.shape[axis] for axis in chosen]
     if sizes is not None and sizes.numel():
         outs = integers(sizes)
         factors = [out / n for out, n in zip(outs, lengths, strict=True)]
-        policy = call.string("keep_aspect_ratio_policy", "stretch")
+        policy = call.get_str("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(factors)
@@ -59,7 +62,9 @@ def _axes(
     else:
         raise ValueError("neither scales nor sizes")
     half = len(chosen)
-    region = [0.0] * half + [1.0] * half if roi is None or not roi.numel() else [float(r) for r in roi]
+    region = (
+        [0.0] * half + [1.0] * half if roi is None or not roi.numel() else [float(r) for r in roi]
+    )
     whole = [
         _Axis(axis, n, out, f, (region[i], region[i + half]))
         for i, (axis, n, out, f) in enumerate(zip(chosen, lengths, outs, factors, strict=True))
@@ -71,7 +76,7 @@ def _positions(call: Call, axis: _Axis) -> Tensor:
     """Where each output element lies on the input axis."""
     out = torch.arange(axis.out, dtype=torch.float64)
     old = call.op_type == "Upsample" or call.version < 11
-    mode = call.string("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    mode = call.get_str("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     if mode == "asymmetric":
         return out / axis.scale
     if mode == "align_corners":
@@ -93,25 +98,27 @@ def _positions(call: Call, axis: _Axis) -> Tensor:
 
 def _resized(call: Call, x: Tensor, axis: _Axis) -> Tensor:
     positions = _positions(call, axis)
-    mode = call.string("mode", "nearest")
+    mode = call.get_str("mode", "nearest")
     if mode == "nearest":
         result = x.index_select(axis.axis, _nearest(call, positions, axis.length))
     else:
         weights = _weights(call, mode, positions, axis).to(x.dtype)
         result = (x.movedim(axis.axis, -1) @ weights.mT).movedim(-1, axis.axis)
-    if call.string("coordinate_transformation_mode", "") != "tf_crop_and_resize":
+    if call.get_str("coordinate_transformation_mode", "") != "tf_crop_and_resize":
         return result
     outside = (positions < 0) | (positions > axis.length - 1)
     shape = [-1 if i == axis.axis else 1 for i in range(x.ndim)]
     return torch.where(
-        outside.reshape(shape), torch.tensor(call.float("extrapolation_value", 0.0)).to(x.dtype), result
+        outside.reshape(shape),
+        torch.tensor(call.get_float("extrapolation_value", 0.0)).to(x.dtype),
+        result,
     )
 
 
 def _nearest(call: Call, positions: Tensor, length: int) -> Tensor:
     old = call.op_type == "Upsample" or call.version < 11
-    mode = call.string("nearest_mode", "floor" if old else "round_prefer_floor")
-    functions = {
+    mode = call.get_str("nearest_mode", "floor" if old else "round_prefer_floor")
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
         "floor": torch.floor,
         "ceil": torch.ceil,
         "round_prefer_floor": lambda p: torch.ceil(p - 0.5),
@@ -122,8 +129,8 @@ def _nearest(call: Call, positions: Tensor, length: int) -> Tensor:
 
 def _weights(call: Call, mode: str, positions: Tensor, axis: _Axis) -> Tensor:
     """The map of one axis as a matrix [out, in]."""
-    stretch = min(axis.scale, 1.0) if call.int("antialias", 0) else 1.0
-    a = call.float("cubic_coeff_a", -0.75)
+    stretch = min(axis.scale, 1.0) if call.get_int("antialias", 0) else 1.0
+    a = call.get_float("cubic_coeff_a", -0.75)
     reach = (1 if mode == "linear" else 2) / stretch
     first = torch.floor(positions).to(torch.int64)
     if stretch < 1:
@@ -134,9 +141,9 @@ def _weights(call: Call, mode: str, positions: Tensor, axis: _Axis) -> Tensor:
     distance = (where - positions.unsqueeze(1)).abs() * stretch
     amounts = (1 - distance).clamp(min=0) if mode == "linear" else _cubic(distance, a)
     outside = (where < 0) | (where >= axis.length)
-    if call.int("exclude_outside", 0):
+    if call.get_int("exclude_outside", 0):
         amounts = torch.where(outside, 0.0, amounts)
-    if call.int("exclude_outside", 0) or stretch < 1:
+    if call.get_int("exclude_outside", 0) or stretch < 1:
         amounts = amounts / amounts.sum(1, keepdim=True)
     matrix = torch.zeros(axis.out, axis.length, dtype=torch.float64)
     return matrix.scatter_add(1, where.clamp(0, axis.length - 1), amounts)

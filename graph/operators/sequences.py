@@ -2,7 +2,7 @@
 
 import torch
 
-from ..values import Value
+from ..values import Value, integers
 from .registry import Call, Tensor, raw
 
 
@@ -57,17 +57,22 @@ def sequence_map(call: Call, items: list[Value], *extra: Value) -> tuple[list[Va
 
 @raw("SplitToSequence")
 def split_to_sequence(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
-    axis = call.int("axis", 0)
+    axis = call.get_int("axis", 0)
     if sizes is None:
-        parts = list(x.split(1, axis))
-        return parts if call.int("keepdims", 1) else [p.squeeze(axis) for p in parts]
-    return list(x.split(int(sizes) if sizes.ndim == 0 else sizes.tolist(), axis))
+        parts = x.split_with_sizes([1] * x.shape[axis], axis)
+        return list(parts) if call.get_int("keepdims", 1) else [p.squeeze(axis) for p in parts]
+    if sizes.ndim == 0:  # equal parts, the last one shorter
+        step, length = int(sizes), x.shape[axis]
+        given = [min(step, length - start) for start in range(0, length, step)]
+    else:
+        given = integers(sizes)
+    return list(x.split_with_sizes(given, axis))
 
 
 @raw("ConcatFromSequence")
 def concat_from_sequence(call: Call, items: list[Tensor]) -> Tensor:
-    join = torch.stack if call.int("new_axis", 0) else torch.cat
-    return join(items, call.int("axis", 0))
+    join = torch.stack if call.get_int("new_axis", 0) else torch.cat
+    return join(items, call.get_int("axis", 0))
 
 
 @raw("Optional")
@@ -85,4 +90,3 @@ def optional_get_element(call: Call, value: Value) -> Value:
     if value is None:
         raise ValueError("the optional value is absent")
     return value
-

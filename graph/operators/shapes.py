@@ -3,6 +3,7 @@
 import math as number
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from ..values import Value, integers, positive_axes
@@ -20,7 +21,7 @@ def shape(call: Call, x: Tensor) -> Tensor:
     rank = x.ndim
     start, end = (
         min(max(axis + rank if axis < 0 else axis, 0), rank)
-        for axis in (call.int("start", 0), call.int("end", rank))
+        for axis in (call.get_int("start", 0), call.get_int("end", rank))
     )
     return torch.tensor(x.shape[start:end], dtype=torch.int64)
 
@@ -33,8 +34,8 @@ def size(call: Call, x: Tensor) -> Tensor:
 @move("Reshape")
 def reshape(call: Call, x: Tensor, sizes: Tensor | None = None) -> Tensor:
     """0 keeps the input's size (unless allowzero), -1 takes what is left."""
-    wanted = integers(sizes) if sizes is not None else call.ints("shape") or []
-    if not call.int("allowzero", 0):
+    wanted = integers(sizes) if sizes is not None else call.get_ints("shape") or []
+    if not call.get_int("allowzero", 0):
         wanted = [x.shape[axis] if n == 0 else n for axis, n in enumerate(wanted)]
     if -1 in wanted and x.numel() == 0:
         rest = number.prod(n for n in wanted if n != -1)
@@ -44,7 +45,7 @@ def reshape(call: Call, x: Tensor, sizes: Tensor | None = None) -> Tensor:
 
 @move("Flatten")
 def flatten(call: Call, x: Tensor) -> Tensor:
-    axis = call.int("axis", 1)
+    axis = call.get_int("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
     return x.reshape(number.prod(x.shape[:axis]), number.prod(x.shape[axis:]))
 
@@ -72,14 +73,14 @@ def unsqueeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @move("Transpose")
 def transpose(call: Call, x: Tensor) -> Tensor:
-    order = call.ints("perm")
+    order = call.get_ints("perm")
     return x.permute(order if order is not None else list(reversed(range(x.ndim))))
 
 
 @move("Expand")
 def expand(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
     """Broadcast in both directions: a size of 1 in `sizes` keeps the input's."""
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(integers(sizes))))
+    return x.expand(np.broadcast_shapes(tuple(x.shape), tuple(integers(sizes))))
 
 
 @move("Tile")
@@ -93,20 +94,20 @@ def tile(call: Call, x: Tensor, repeats: Tensor, axis: Tensor | None = None) -> 
 
 @move("Concat")
 def concat(call: Call, *inputs: Tensor) -> Tensor:
-    axis = call.int("axis", 1)
+    axis = call.get_int("axis", 1)
     return torch.cat(inputs, dim=axis)
 
 
 @move("Split")
 def split(call: Call, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
     """Equal parts (the last may be smaller, opset 18) unless sizes are given."""
-    axis = call.int("axis", 0)
-    given = integers(sizes) if sizes is not None else call.ints("split")
+    axis = call.get_int("axis", 0)
+    given = integers(sizes) if sizes is not None else call.get_ints("split")
     if given is None:
-        parts = call.int("num_outputs", len(call.wanted))
+        parts = call.get_int("num_outputs", len(call.wanted))
         step = -(-x.shape[axis] // parts)
         given = [max(0, min(step, x.shape[axis] - i * step)) for i in range(parts)]
-    return x.split(given, dim=axis)
+    return x.split_with_sizes(given, axis)
 
 
 @move("Slice")
@@ -119,8 +120,8 @@ def slice_(
     steps: Tensor | None = None,
 ) -> Tensor:
     """numpy's x[start:end:step] on the named axes; attributes before opset 10."""
-    first = call.ints("starts") or [] if starts is None else integers(starts)
-    last = call.ints("ends") or [] if ends is None else integers(ends)
+    first = call.get_ints("starts") or [] if starts is None else integers(starts)
+    last = call.get_ints("ends") or [] if ends is None else integers(ends)
     chosen = _axes(call, axes)
     chosen = list(range(len(first))) if chosen is None else positive_axes(chosen, x.ndim)
     strides = [1] * len(first) if steps is None else integers(steps)
@@ -141,7 +142,7 @@ def _sliced(x: Tensor, axis: int, part: slice) -> Tensor:
 
 def _axes(call: Call, axes: Tensor | None) -> list[int] | None:
     """Axes are an attribute before opset 13 (Slice: 10) and an input since."""
-    return integers(axes) if axes is not None else call.ints("axes")
+    return integers(axes) if axes is not None else call.get_ints("axes")
 
 
 @move("Pad")
@@ -153,10 +154,14 @@ def pad(
     axes: Tensor | None = None,
 ) -> Tensor:
     """pads: all begins, then all ends; a negative pad cuts. Modes: constant, reflect, edge, wrap."""
-    amounts = integers(pads) if pads is not None else (call.ints("pads") or call.ints("paddings") or [])
+    amounts = (
+        integers(pads)
+        if pads is not None
+        else (call.get_ints("pads") or call.get_ints("paddings") or [])
+    )
     chosen = range(x.ndim) if axes is None else positive_axes(integers(axes), x.ndim)
     half = len(amounts) // 2
-    mode = call.string("mode", "constant")
+    mode = call.get_str("mode", "constant")
     for axis, before, after in zip(chosen, amounts[:half], amounts[half:], strict=True):
         if mode == "constant":
             x = _pad_constant(call, x, axis, (before, after), value)
@@ -171,7 +176,7 @@ def _pad_constant(
     before, after = amounts
     length = x.shape[axis]
     x = x.narrow(axis, max(-before, 0), length - max(-before, 0) - max(-after, 0))
-    fill = value if value is not None else torch.tensor(call.float("value", 0.0)).to(x.dtype)
+    fill = value if value is not None else torch.tensor(call.get_float("value", 0.0)).to(x.dtype)
 
     def edge(count: int) -> Tensor:
         return fill.reshape(()).expand([*x.shape[:axis], max(count, 0), *x.shape[axis + 1 :]])
@@ -192,14 +197,14 @@ def _source_positions(length: int, before: int, after: int, mode: str) -> Tensor
 @move("Trilu")
 def trilu(call: Call, x: Tensor, diagonal: Tensor | None = None) -> Tensor:
     k = 0 if diagonal is None else integers(diagonal)[0]
-    return x.triu(k) if call.int("upper", 1) else x.tril(k)
+    return x.triu(k) if call.get_int("upper", 1) else x.tril(k)
 
 
 @move("DepthToSpace")
 def depth_to_space(call: Call, x_NCHW: Tensor) -> Tensor:
     n, c, h, w = x_NCHW.shape
-    b = call.int("blocksize", 1)
-    if call.string("mode", "DCR") == "DCR":
+    b = call.get_int("blocksize", 1)
+    if call.get_str("mode", "DCR") == "DCR":
         blocks = x_NCHW.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
     else:
         blocks = x_NCHW.reshape(n, c // b**2, b, b, h, w).permute(0, 1, 4, 2, 5, 3)
@@ -209,8 +214,8 @@ def depth_to_space(call: Call, x_NCHW: Tensor) -> Tensor:
 @move("SpaceToDepth")
 def space_to_depth(call: Call, x_NCHW: Tensor) -> Tensor:
     n, c, h, w = x_NCHW.shape
-    b = call.int("blocksize", 1)
-    if call.string("mode", "DCR") == "CRD":
+    b = call.get_int("blocksize", 1)
+    if call.get_str("mode", "DCR") == "CRD":
         blocks = x_NCHW.reshape(n, c, h // b, b, w // b, b).permute(0, 1, 3, 5, 2, 4)
     else:
         blocks = x_NCHW.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
@@ -219,7 +224,7 @@ def space_to_depth(call: Call, x_NCHW: Tensor) -> Tensor:
 
 @move("CenterCropPad")
 def center_crop_pad(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
-    axes = call.ints("axes")
+    axes = call.get_ints("axes")
     chosen = range(x.ndim) if axes is None else positive_axes(axes, x.ndim)
     for axis, wanted in zip(chosen, integers(sizes), strict=True):
         extra = wanted - x.shape[axis]
@@ -231,12 +236,10 @@ def center_crop_pad(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
 @move("ReverseSequence")
 def reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
     """Turn the first lengths[b] steps of each batch entry around."""
-    time, batch = call.int("time_axis", 0), call.int("batch_axis", 1)
+    time, batch = call.get_int("time_axis", 0), call.get_int("batch_axis", 1)
     steps = torch.arange(x.shape[time]).reshape(1, -1)
     ends = lengths.reshape(-1, 1)
     source = torch.where(steps < ends, ends - 1 - steps, steps)  # [batch, time]
     moved = x.movedim((batch, time), (0, 1))
     taken = moved[torch.arange(moved.shape[0]).reshape(-1, 1), source]
     return taken.movedim((0, 1), (batch, time))
-
-

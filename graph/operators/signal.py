@@ -15,16 +15,19 @@ def _complex(x: Tensor) -> Tensor:
 
 
 @math("DFT")
-def dft(
-    call: Call, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None
-) -> Tensor:
+def dft(call: Call, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
     """The transform of one axis, cut or zero-padded to dft_length; inverse divides by it."""
-    where = call.int("axis", 1) if call.version < 20 else (-2 if axis is None else integers(axis)[0])
+    where = (
+        call.get_int("axis", 1)
+        if call.version < 20
+        else (-2 if axis is None else integers(axis)[0])
+    )
     dim = where if where >= 0 else where + x.ndim
     n = None if length is None else integers(length)[0]
-    inverse, onesided = call.int("inverse", 0), call.int("onesided", 0)
+    inverse, onesided = call.get_int("inverse", 0), call.get_int("onesided", 0)
     if inverse and onesided:
-        return torch.fft.irfft(_complex(x), n, dim).unsqueeze(-1)
+        real: Tensor = torch.fft.irfft(_complex(x), n, dim)
+        return real.unsqueeze(-1)
     z = _complex(x)
     result = torch.fft.ifft(z, n, dim) if inverse else torch.fft.fft(z, n, dim)
     if onesided:
@@ -34,7 +37,11 @@ def dft(
 
 @math("STFT")
 def stft(
-    call: Call, signal: Tensor, step: Tensor, window: Tensor | None = None, length: Tensor | None = None
+    call: Call,
+    signal: Tensor,
+    step: Tensor,
+    window: Tensor | None = None,
+    length: Tensor | None = None,
 ) -> Tensor:
     """signal [batch, time, 1 or 2] -> [batch, frames, bins, 2]."""
     size = integers(length)[0] if length is not None else (0 if window is None else window.numel())
@@ -42,7 +49,7 @@ def stft(
     if window is not None:
         frames = frames * window.double()
     bins = torch.fft.fft(frames)
-    if call.int("onesided", 1):
+    if call.get_int("onesided", 1):
         bins = bins[..., : size // 2 + 1]
     return torch.view_as_real(bins)
 

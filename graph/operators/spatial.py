@@ -1,9 +1,9 @@
 """Sampling of images at computed places, and boxes."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
-from ..values import integers
+from ..values import integers, split_axis
 from .registry import Call, Tensor, math
 
 
@@ -11,19 +11,21 @@ from .registry import Call, Tensor, math
 def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
     """x [N, C, (D,) H, W] read at grid [N, ..., 2 or 3], coordinates in -1 .. 1."""
     modes = {"linear": "bilinear", "cubic": "bicubic"}
-    mode = call.string("mode", "linear")
-    return F.grid_sample(
+    mode = call.get_str("mode", "linear")
+    return functional.grid_sample(
         x,
         grid.to(x.dtype),
         mode=modes.get(mode, mode),
-        padding_mode=call.string("padding_mode", "zeros"),
-        align_corners=bool(call.int("align_corners", 0)),
+        padding_mode=call.get_str("padding_mode", "zeros"),
+        align_corners=bool(call.get_int("align_corners", 0)),
     )
 
 
 @math("AffineGrid")
 def affine_grid(call: Call, theta: Tensor, size: Tensor) -> Tensor:
-    return F.affine_grid(theta, integers(size), align_corners=bool(call.int("align_corners", 0)))
+    return functional.affine_grid(
+        theta, integers(size), align_corners=bool(call.get_int("align_corners", 0))
+    )
 
 
 @math("NonMaxSuppression")
@@ -41,7 +43,7 @@ def non_max_suppression(
     lowest = -torch.inf if score_threshold is None else float(score_threshold)
     chosen: list[list[int]] = []
     for batch in range(scores.shape[0]):
-        iou = _overlaps(_corners(boxes[batch], call.int("center_point_box", 0)))
+        iou = _overlaps(_corners(boxes[batch], call.get_int("center_point_box", 0)))
         for label in range(scores.shape[1]):
             kept: list[int] = []
             order = torch.sort(scores[batch, label], descending=True, stable=True).indices
@@ -75,12 +77,14 @@ def _overlaps(boxes: Tensor) -> Tensor:
 @math("RoiAlign")
 def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
     """Bilinear samples of each region's cells, averaged or maximised: [regions, C, height, width]."""
-    height, width = call.int("output_height", 1), call.int("output_width", 1)
-    scale, ratio = call.float("spatial_scale", 1.0), call.int("sampling_ratio", 0)
+    height, width = call.get_int("output_height", 1), call.get_int("output_width", 1)
+    scale, ratio = call.get_float("spatial_scale", 1.0), call.get_int("sampling_ratio", 0)
     old = call.version < 16
-    half = call.string("coordinate_transformation_mode", "half_pixel") == "half_pixel" and not old
+    half = call.get_str("coordinate_transformation_mode", "half_pixel") == "half_pixel" and not old
     regions = []
-    for roi, batch in zip(rois.double() * scale - (0.5 if half else 0.0), batches.tolist(), strict=True):
+    for roi, batch in zip(
+        rois.double() * scale - (0.5 if half else 0.0), batches.tolist(), strict=True
+    ):
         left, top, right, bottom = (float(v) for v in roi)
         spans = [bottom - top, right - left]
         if not half:
@@ -91,13 +95,13 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
             start + step * ((torch.arange(n * c, dtype=torch.float64) + 0.5) / c)
             for start, step, n, c in zip((top, left), steps, (height, width), counts, strict=True)
         )
-        cells = _bilinear(x[batch], ys, xs, call.string("mode", "avg") == "max")
-        cells = cells.unflatten(-1, (width, counts[1])).unflatten(-3, (height, counts[0]))
+        cells = _bilinear(x[batch], ys, xs, call.get_str("mode", "avg") == "max")
+        cells = split_axis(split_axis(cells, -1, (width, counts[1])), -3, (height, counts[0]))
         regions.append(cells)
     if not regions:
         return torch.zeros(0, x.shape[1], height, width, dtype=x.dtype)
-    if call.string("mode", "avg") == "max":
-            return torch.stack([cells.amax((-1, -3)) for cells in regions])
+    if call.get_str("mode", "avg") == "max":
+        return torch.stack([cells.amax((-1, -3)) for cells in regions])
     return torch.stack([cells.mean((-1, -3)) for cells in regions])
 
 

@@ -3,7 +3,7 @@
 import math as number
 from dataclasses import dataclass
 
-import torch.nn.functional as F
+from torch.nn import functional
 
 from .registry import Call, Tensor
 
@@ -23,12 +23,12 @@ class Window:
 def window_of(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
     """The window of a convolution or pooling over spatial `sizes`."""
     rank = len(kernel)
-    strides = tuple(call.ints("strides") or [1] * rank)
-    dilations = tuple(call.ints("dilations") or [1] * rank)
+    strides = tuple(call.get_ints("strides") or [1] * rank)
+    dilations = tuple(call.get_ints("dilations") or [1] * rank)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     before, after = _pads(call, sizes, spans, strides)
     extra = tuple(
-        _ceil_extra(n + b + a, n + b, span, stride) if call.int("ceil_mode", 0) else 0
+        _ceil_extra(n + b + a, n + b, span, stride) if call.get_int("ceil_mode", 0) else 0
         for n, b, a, span, stride in zip(sizes, before, after, spans, strides, strict=True)
     )
     return Window(kernel, strides, dilations, before, after, extra)
@@ -37,12 +37,12 @@ def window_of(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Wi
 def _pads(
     call: Call, sizes: tuple[int, ...], spans: list[int], strides: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    mode = call.string("auto_pad", "NOTSET")
+    mode = call.get_str("auto_pad", "NOTSET")
     rank = len(sizes)
     if mode == "VALID":
         return (0,) * rank, (0,) * rank
     if mode == "NOTSET":
-        pads = call.ints("pads") or [0] * 2 * rank
+        pads = call.get_ints("pads") or [0] * 2 * rank
         return tuple(pads[:rank]), tuple(pads[rank:])
     totals = [
         max((number.ceil(n / s) - 1) * s + span - n, 0)
@@ -63,7 +63,7 @@ def _ceil_extra(padded: int, start_limit: int, span: int, stride: int) -> int:
 def padded(x: Tensor, before: tuple[int, ...], after: tuple[int, ...], value: float) -> Tensor:
     """x [N, C, ...] with its spatial axes padded by a constant."""
     amounts = [n for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]
-    return F.pad(x, amounts, value=value) if any(amounts) else x
+    return functional.pad(x, amounts, value=value) if any(amounts) else x
 
 
 def windows(x: Tensor, window: Window) -> Tensor:

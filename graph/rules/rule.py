@@ -26,7 +26,8 @@ class Rule:
 
 def bodies(model: ir.Model) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
     """The main graph, its subgraphs and all functions, each with the opsets it imports."""
-    for root in (model.graph, *model.functions.values()):
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for root in roots:
         opsets = {_domain(d): v for d, v in root.opset_imports.items()}
         if root is model.graph:
             opsets = {_domain(d): v for d, v in model.opset_imports.items()} | opsets

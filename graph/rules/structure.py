@@ -50,7 +50,8 @@ def _graphs_in(attribute: ir.Attr) -> Iterator[ir.Graph]:
 
 
 def _names(model: ir.Model) -> Iterator[Fault]:
-    for root in (model.graph, *model.functions.values()):
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for root in roots:
         values: dict[str, ir.Value] = {}
         nodes: dict[str, ir.Node] = {}
         for graph in (root, *root.subgraphs()):
@@ -123,7 +124,9 @@ def _arity(model: ir.Model) -> Iterator[Fault]:
         for node in graph:
             function = model.functions.get(node.op_identifier())
             if function is not None:
-                if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
+                if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(
+                    function.outputs
+                ):
                     yield Fault(
                         node_label(node),
                         f"{len(node.inputs)} inputs and {len(node.outputs)} outputs",

@@ -21,7 +21,9 @@ class OneType:
 
 
 ONE_TYPE = (
-    OneType("RMSNormalization", (0, 1), "onnx.checker, ONNX Runtime and TensorRT read them as one type"),
+    OneType(
+        "RMSNormalization", (0, 1), "onnx.checker, ONNX Runtime and TensorRT read them as one type"
+    ),
     OneType("Attention", (0, 1), "TensorRT's attention has one type for query and key"),
     OneType("Attention", (0, 2), "TensorRT's attention has one type for query and value"),
 )
@@ -101,7 +103,9 @@ def _one_type(model: ir.Model) -> Iterator[Fault]:
         for node in graph:
             inputs: Types = tuple(None if v is None else _declared(v) for v in node.inputs)
             for row in ONE_TYPE:
-                if (node.op_type, domain_of(node)) != (row.operator, "") or len(inputs) <= row.inputs[1]:
+                if (node.op_type, domain_of(node)) != (row.operator, "") or len(
+                    inputs
+                ) <= row.inputs[1]:
                     continue
                 first, second = (inputs[i] for i in row.inputs)
                 if first and second and first != second:

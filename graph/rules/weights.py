@@ -75,6 +75,10 @@ def _scales(model: ir.Model) -> Iterator[Fault]:
 
 
 RULES = (
-    Rule("weights", "a weight's data, once it has some, is there and fits its type and shape", _present),
+    Rule(
+        "weights",
+        "a weight's data, once it has some, is there and fits its type and shape",
+        _present,
+    ),
     Rule("scales", "the scales of Q/DQ nodes are finite and above zero", _scales),
 )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from blockforge.core.bundle import MANIFEST, Bundle, edit_bundle, seal, write_bundle
+from blockforge.core.bundle import MANIFEST, Bundle, adopt, seal, write_bundle
 from blockforge.core.errors import ArtefactError, UsageError
 from blockforge.core.manifest import Manifest
 
@@ -79,18 +79,32 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path):
         written(tmp_path / "file" / "b")
 
 
-def test_an_edit_keeps_the_files_and_the_original_on_failure(tmp_path):
+def test_a_folder_adopts_what_it_does_not_have(tmp_path):
     bundle = written(tmp_path / "b")
-    with edit_bundle(bundle) as folder:
+    with write_bundle(bundle.path) as folder:
         (folder / "new").write_text("y")
+        adopt(bundle, folder)
         seal(folder, bundle.manifest)
     edited = Bundle.open(tmp_path / "b")
     edited.verify()
     assert set(edited.manifest.files) == {"fp32/model.onnx", "new"}
-    with pytest.raises(RuntimeError), edit_bundle(edited) as folder:
+    assert (edited.path / "fp32/model.onnx").stat().st_nlink == 1
+    with pytest.raises(RuntimeError), write_bundle(bundle.path) as folder:
+        adopt(edited, folder)
         (folder / "new").unlink()
         raise RuntimeError
     Bundle.open(tmp_path / "b").verify()
+
+
+def test_a_file_that_replaces_an_adopted_one_is_hashed_anew(tmp_path):
+    bundle = written(tmp_path / "b")
+    with write_bundle(bundle.path) as folder:
+        (folder / "fp32").mkdir()
+        (folder / "fp32/model.onnx").write_bytes(b"another")
+        adopt(bundle, folder)
+        seal(folder, bundle.manifest)
+    Bundle.open(tmp_path / "b").verify()
+    assert (tmp_path / "b/fp32/model.onnx").read_bytes() == b"another"
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing"])

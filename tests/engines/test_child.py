@@ -1,13 +1,15 @@
 """The child process: however it ends, the parent gets one event or one error."""
 
-import json
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from blockforge.core.errors import BuildError, UnavailableError
 from blockforge.engines.child import run_job
+from blockforge.engines.tensorrt_api import is_installed
 
 PRELUDE = "import json, os, sys, time\nrequest = json.loads(sys.stdin.readline())\n"
 PRELUDE += "def emit(**event): print(json.dumps(event), flush=True)\n"
@@ -73,21 +75,70 @@ def test_time_is_up_even_while_the_child_talks():
     assert time.monotonic() - start < 10
 
 
+def is_running(pid):
+    """Whether a process lives (Linux): gone and not yet collected both mean no."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ends(pid, seconds=10):
+    end = time.monotonic() + seconds
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not is_running(pid)
+
+
 def test_an_exception_of_the_listener_ends_the_child():
+    pids = []
+
     def fail(event):
+        pids.append(event["pid"])
         raise KeyError("listener")
 
-    command = (sys.executable, "-c", PRELUDE + "emit(event='step'); time.sleep(60)")
+    body = "emit(event='step', pid=os.getpid()); time.sleep(60)"
     start = time.monotonic()
     with pytest.raises(KeyError):
-        run_job("x", {}, fail, command=command)
-    assert time.monotonic() - start < 10
+        run_job("x", {}, fail, command=(sys.executable, "-c", PRELUDE + body))
+    assert not is_running(pids[0]) and time.monotonic() - start < 30
 
 
-def test_the_real_child_speaks_only_events_on_its_channel():
-    """Whatever native code prints to stdout must not mix with events: the child moves its own stdout away."""
-    events = []
-    request = {"job": "tensorrt", "runtime": "tensorrt"}  # not installed here
+GUARD = "import os, sys, threading, time; from blockforge.engines import build_child as b; "
+
+
+def test_linux_ends_the_child_of_a_dead_parent():
+    """Even where native code holds every thread: this one only sleeps, and reads no lifeline."""
+    child = (
+        GUARD + "b._die_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert ends(pid)
+
+
+def test_a_closed_lifeline_ends_the_child():
+    body = GUARD + "threading.Thread(target=b._watch_lifeline, daemon=True).start(); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", body], stdin=subprocess.PIPE)
+    process.stdin.close()
+    assert process.wait(timeout=20) == 1
+
+
+def test_native_output_does_not_mix_with_events():
+    body = (
+        "import os; from blockforge.engines import build_child, tensorrt_build;"
+        "tensorrt_build.build_plan = lambda request, emit: {'wrote': os.write(1, b'noise')};"
+        "build_child.main()"
+    )
+    done = run_job("x", {"job": "tensorrt"}, print, command=(sys.executable, "-c", body))
+    assert done == {"event": "done", "wrote": 5}
+
+
+@pytest.mark.skipif(is_installed("tensorrt"), reason="full TensorRT is installed here")
+def test_a_missing_library_comes_from_the_real_child_as_it_is():
+    request = {"job": "tensorrt", "runtime": "tensorrt"}
     with pytest.raises(UnavailableError, match="tensorrt"):
-        run_job("x", request, events.append)
-    assert json.dumps(events) == "[]"
+        run_job("x", request, print)

@@ -97,6 +97,15 @@ def test_options_reach_the_builder(tmp_path):
         compile_engine(request(Chain("fp32", blocks=1).build(), tmp_path, options=bad))
 
 
+def test_a_graph_without_dynamic_axes(tmp_path):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="MatMul")
+    edge = ("fp16", [4, HIDDEN])
+    model = model_of([node], {"x": edge}, {"y": edge}, {"w": np.eye(HIDDEN, dtype=np.float16)})
+    profile = {"x": ShapeRange(*[(4, HIDDEN)] * 3)}
+    for target in (RTX, ORT):
+        assert compile_engine(request(model, tmp_path, target, profile)).bytes
+
+
 def test_onnxruntime_writes_the_nodes_it_ran_and_no_weights(tmp_path):
     record = compile_engine(request(Chain("fp32", blocks=2).build(), tmp_path, ORT, num_blocks=2))
     assert left_in(tmp_path / "engines") == ["onnxruntime-cpu.layers.json"]
@@ -249,7 +258,8 @@ def test_an_architecture_that_the_library_lacks(tmp_path):
         compile_engine(asked)
 
 
-def test_a_missing_runtime_is_said_before_anything_is_read(tmp_path):
+def test_a_missing_runtime_is_said_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("blockforge.engines.requirements.is_installed", lambda runtime: False)
     asked = CompileRequest(tmp_path / "none.onnx", Target.parse("tensorrt:sm90"), {}, tmp_path)
     with pytest.raises(UnavailableError, match="tensorrt:sm90"):
         compile_engine(asked)

@@ -149,6 +149,16 @@ def test_an_fp32_copy_beside_the_product_is_no_offence():
     assert check_dtypes([copy, gemm("fp32", "proj/MatMul")], PROJ) != ()
 
 
+def test_casts_fused_into_a_generated_kernel_are_no_offence():
+    """Angles in fp32 between an integer position and fp16 cosines: nothing of it is seen at the edges."""
+    angles = Kernel(
+        "k", "kgen", (tensor("int64", -1),), (), (tensor("fp16", -1, 8),), nodes=("proj/MatMul",)
+    )
+    declared_fp32 = ir.from_proto(linear("fp32"))
+    assert check_dtypes([angles], declared_fp32) == ()
+    assert check_dtypes([gemm("fp16", "proj/MatMul")], declared_fp32) != ()
+
+
 def test_norm_statistics_in_fp32_are_no_offence(tmp_path):
     """The near miss: RMSNormalization(stash_type=1) computes its sum in fp32 inside an fp16 kernel."""
     record, kernels = planned(Chain("fp16", blocks=1).build(), tmp_path)

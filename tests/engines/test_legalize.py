@@ -26,6 +26,7 @@ SIZES = {"b": B, "s": S, "p": PAST, "t": PAST + S, "w": S}
 def attention(
     dtype,
     *,
+    opset=24,
     past=False,
     present=False,
     mask=None,
@@ -66,7 +67,7 @@ def attention(
     node = helper.make_node(
         "Attention", names, list(outputs), name="m.self_attn/Attention", **attributes
     )
-    return model_of([node], inputs, outputs)
+    return model_of([node], inputs, outputs, opset=opset)
 
 
 FORMS = {
@@ -85,6 +86,10 @@ FORMS = {
     "bool mask": {"mask": ("bool", ["b", HEADS, "s", "s"])},
     "nonpad, causal": {"nonpad": True, "keys": "t", "is_causal": 1},
     "nonpad, mask": {"nonpad": True, "keys": "t", "mask": ("float", ["s", "t"])},
+    "window": {"left_window_size": 1, "right_window_size": 1, "opset": 25},
+    "window, causal, cache": {
+        "left_window_size": 2, "is_causal": 1, "past": True, "present": True, "opset": 25,
+    },
     "softcap, causal": {"softcap": 0.5, "is_causal": 1},
     "softcap, 3-D, scale": {"softcap": 0.5, "flat": True, "scale": 0.7},
     "softcap, mask, cache": {
@@ -93,7 +98,12 @@ FORMS = {
     "wide values": {"vd": 2 * D, "is_causal": 1},
     "softmax precision": {"softmax_precision": 1, "is_causal": 1},
 }  # fmt: skip
-SILENT = {"nonpad, causal", "nonpad, mask", "bool mask"}  # TensorRT-RTX builds these as they are
+SILENT = {
+    "nonpad, causal",
+    "nonpad, mask",
+    "bool mask",
+    "window",
+}  # TensorRT-RTX builds these as they are
 
 
 def legal(model):
@@ -276,6 +286,17 @@ def test_nested_functions_keep_the_outer_name():
     assert (
         ReferenceEvaluator(changed).run(None, {"x": np.ones(3, np.float32)})[0].tolist() == [16] * 3
     )
+
+
+def test_outputs_that_nothing_reads_are_dropped_and_what_hides_keys_stays(tmp_path, monkeypatch):
+    inputs = {n: ("fp16", ["b", HEADS, "s", D]) for n in "qkv"}
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y", "nk", "nv"], name="A", is_causal=1)
+    model = model_of([node], inputs, {"y": inputs["q"]})
+    changed, lines = legal(model)
+    assert lines == ("A: dropped outputs that nothing reads",)
+    (made,) = changed.graph.node
+    assert list(made.output) == ["y"] and made.attribute == node.attribute
+    assert compile_graph(model, tmp_path, monkeypatch, legalised=True).kernels
 
 
 def test_scores_that_are_read_are_refused():

@@ -117,6 +117,8 @@ def test_a_kernel_without_nodes_belongs_to_its_data():
         kernel("layers.2/Attention", reads=("turned",)),
     ]
     assert kernel_blocks(made) == [2, 2, 2]
+    turned_for_the_next = [*made[:2], kernel("layers.3/Attention", reads=("turned",))]
+    assert kernel_blocks(turned_for_the_next) == [2, 2, 3]
     only_read = [kernel(writes=("w",)), kernel("layers.5/Attention", reads=("w",))]
     assert kernel_blocks(only_read) == [5, 5]
     assert kernel_blocks([kernel("Gather", reads=("v",)), kernel(reads=("x",))]) == [None, None]

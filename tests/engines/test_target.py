@@ -3,6 +3,7 @@
 import pytest
 
 from blockforge.core.errors import UnavailableError, UsageError
+from blockforge.engines.gpu import Gpu
 from blockforge.engines.requirements import check_available, check_runnable
 from blockforge.engines.target import DEVICES, Target, all_targets
 from blockforge.engines.tensorrt_api import load_api
@@ -49,6 +50,13 @@ def test_tensorrt_rtx_builds_without_a_gpu_and_runs_only_with_one(monkeypatch):
     check_available(target)
     with pytest.raises(UnavailableError, match="no NVIDIA GPU"):
         check_runnable(target)
+
+
+def test_a_gpu_of_another_architecture_does_not_do(monkeypatch):
+    gpu = Gpu("H200", "sm90", 1)
+    monkeypatch.setattr("blockforge.engines.requirements.gpus", lambda: (gpu,))
+    with pytest.raises(UnavailableError, match=r"H200 \(sm90\)"):
+        check_runnable(Target.parse("tensorrt-rtx:sm89"))
 
 
 def test_onnxruntime_without_the_provider_says_so(monkeypatch):

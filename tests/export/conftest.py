@@ -32,8 +32,7 @@ VARIANTS = {
     "decoder fp32": ("llama-tiny", None, DType.FP32, DType.FP32),
     "decoder fp16": ("llama-tiny", None, DType.FP16, DType.FP32),
     "untied fp32": ("llama-tiny-untied", None, DType.FP32, DType.FP32),
-    "block fp16": ("llama-tiny", 1, DType.FP16, DType.FP16),
-    "block fp16, fp32 outside": ("llama-tiny-untied", 0, DType.FP16, DType.FP32),
+    "block fp16": ("llama-tiny", 1, DType.FP16, DType.FP32),
 }
 
 

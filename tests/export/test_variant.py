@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from blockforge.export.export import export_variant
 from blockforge.graph.spec import check_graph
 from blockforge.model.build import load_module
 from blockforge.model.checkpoints import preset_checkpoint
+from blockforge.model.checkpoints.protocol import as_finite
 
 from .conftest import Case
 
@@ -29,7 +31,10 @@ PER_BLOCK = {
     "blockforge::SwiGLU": 1,
     "Add": 2,
 }
-POSITIONS = Counter("Shape Shape Squeeze Range Expand Cast Unsqueeze Mul Cos Sin".split())
+POSITIONS = Counter(
+    {"Shape": 2}
+    | dict.fromkeys(("Squeeze", "Range", "Expand", "Cast", "Unsqueeze", "Mul", "Cos", "Sin"), 1)
+)
 
 
 def designed(case: Case) -> dict[str, int]:
@@ -38,7 +43,7 @@ def designed(case: Case) -> dict[str, int]:
     blocks = case.checkpoint.config.num_layers if whole else 1
     counts = Counter({op: n * blocks for op, n in PER_BLOCK.items()}) + POSITIONS
     if whole:
-        counts += Counter("Gather RMSNormalization MatMul".split())
+        counts += Counter(["Gather", "RMSNormalization", "MatMul"])
         counts["Transpose"] += case.checkpoint.config.tie_word_embeddings
     if case.precision is not DType.FP32:
         counts["Cast"] += 2  # cosines and sines
@@ -69,10 +74,9 @@ def test_inputs_and_outputs_are_typed_with_named_axes(cases: dict[str, Case]):
         ("logits", "fp32", (*axes, 256)),
     )
     assert ends("block fp16") == (
-        ("hidden_states", "fp16", (*axes, 64)),
-        ("output", "fp16", (*axes, 64)),
+        ("hidden_states", "fp32", (*axes, 64)),
+        ("output", "fp32", (*axes, 64)),
     )
-    assert [end[1] for end in ends("block fp16, fp32 outside")] == ["fp32", "fp32"]
 
 
 def test_every_value_has_a_type_and_a_shape_in_terms_of_the_axes(case: Case):
@@ -150,11 +154,9 @@ def test_a_tied_head_is_stored_once(cases: dict[str, Case]):
 
 def test_files_tell_nothing_of_the_machine(case: Case):
     content = case.path.read_bytes()
-    for trace in (b"/", b".py", b"torch", b"namespace", b"\0/"):
-        words = [w for w in content.split() if trace in w]
-        if trace == b"/":  # only our own names hold slashes
-            words = [w for w in words if b"/root" in w or b"/tmp" in w or b"/home" in w]
-        assert not words, trace
+    here = [str(Path.home()), str(Path.cwd()), str(case.path.parent), "site-packages"]
+    for trace in (*here, "pkg.torch", ".py", "namespace", "decoder.Decoder"):
+        assert trace.encode() not in content, trace
     assert sorted(p.name for p in case.path.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
 
 
@@ -218,7 +220,7 @@ assert plan is not None and plan.nbytes > 0
 """
 
 
-@pytest.mark.parametrize("name", ["decoder fp32", "decoder fp16", "block fp16, fp32 outside"])
+@pytest.mark.parametrize("name", ["decoder fp32", "decoder fp16", "block fp16"])
 def test_tensorrt_rtx_builds_it(cases: dict[str, Case], name: str):
     pytest.importorskip("tensorrt_rtx")
     case = cases[name]
@@ -286,13 +288,11 @@ def test_values_beyond_fp16_are_named(tmp_path):
     class Large(Recording):
         def read(self, name, dtype=torch.float32):
             if name == "norm.weight":
-                from blockforge.model.checkpoints.protocol import as_finite
-
                 return as_finite(read(name) * 1e6, dtype, name, "here")
             return read(name, dtype)
 
     args = {"layer": None, "io": DType.FP32}
-    with pytest.raises(ArtefactError, match=r"norm\.weight holds .*65"):
+    with pytest.raises(ArtefactError, match=r"norm\.weight holds .*6.55e\+04"):
         export_variant(Large(), precision=DType.FP16, folder=tmp_path / "fp16", **args)
     assert not list(tmp_path.iterdir())
     export_variant(Large(), precision=DType.FP32, folder=tmp_path / "fp32", **args)  # near miss

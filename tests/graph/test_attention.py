@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-import onnx_ir as ir
 from blockforge.core.errors import UsageError
 from blockforge.graph.evaluator import TypedEvaluator
 from blockforge.graph.operators import attention as kernel
@@ -50,7 +50,11 @@ def tensors(case: Case, dtype=np.float64) -> dict[str, np.ndarray]:
     made = {name: (2 * x).astype(dtype) for name, x in made.items()}
     if case.mask is not None:
         seen = rng.random(case.mask) > 0.4
-        made["m"] = seen if case.boolean else np.where(seen, rng.normal(size=case.mask), -np.inf).astype(dtype)
+        made["m"] = (
+            seen
+            if case.boolean
+            else np.where(seen, rng.normal(size=case.mask), -np.inf).astype(dtype)
+        )
     if case.nonpad is not None:
         made["np"] = np.array(case.nonpad, np.int64)
     return made
@@ -71,7 +75,9 @@ def oracle(case: Case, x: dict[str, np.ndarray]) -> np.ndarray:
         short = t - mask.shape[-1]
         fill = False if mask.dtype == bool else -np.inf
         mask = np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, short)], constant_values=fill)
-        bias = bias + (np.where(mask, 0, -np.inf) if mask.dtype == bool else mask.astype(np.float64))
+        bias = bias + (
+            np.where(mask, 0, -np.inf) if mask.dtype == bool else mask.astype(np.float64)
+        )
     for batch, head, i in np.ndindex(b, n, s):
         offset = case.past if case.nonpad is None else case.nonpad[batch] - s
         scores = np.empty(t)
@@ -119,20 +125,29 @@ def model(case: Case, elem=TensorProto.FLOAT, outputs: int = 1, **attributes) ->
         [helper.make_tensor_value_info(n, kinds.get(n, elem), None) for n in inputs if n],
         [helper.make_tensor_value_info(n, elem, None) for n in node.output],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=11)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=11
+    )
 
 
 def packed(x: np.ndarray) -> np.ndarray:
     return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
 
 
-def run(case: Case, x: dict[str, np.ndarray], dtype=torch.float32, outputs: int = 1, exact=False, **attributes):
+def run(
+    case: Case,
+    x: dict[str, np.ndarray],
+    dtype=torch.float32,
+    outputs: int = 1,
+    exact=False,
+    **attributes,
+):
     elem = {torch.float32: 1, torch.float16: 10, torch.bfloat16: 16, torch.float64: 11}[dtype]
     feeds = {}
     for name, array in x.items():
         array = packed(array) if case.packed and name in "qkv" else array
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        feeds[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        feeds[name] = tensor.to(dtype) if tensor.is_floating_point() and not exact else tensor
     evaluator = TypedEvaluator(ir.from_proto(model(case, elem, outputs, **attributes)), exact=exact)
     return evaluator.run(feeds)
 
@@ -146,9 +161,13 @@ CASES = {
     "causal, more keys, no cache: top-left": Case(sizes=(2, 4, 2, 3, 7, 8, 8), causal=True),
     "causal with past: bottom-right": Case(causal=True, past=5),
     "packed, causal with past": Case(packed=True, causal=True, past=5),
-    "causal with lengths: bottom-right": Case(sizes=(2, 4, 2, 3, 9, 8, 8), causal=True, nonpad=(5, 9)),
+    "causal with lengths: bottom-right": Case(
+        sizes=(2, 4, 2, 3, 9, 8, 8), causal=True, nonpad=(5, 9)
+    ),
     "lengths alone": Case(sizes=(2, 4, 2, 3, 9, 8, 8), nonpad=(5, 9)),
-    "fewer keys than queries: empty rows": Case(sizes=(2, 4, 2, 5, 9, 8, 8), causal=True, nonpad=(3, 6)),
+    "fewer keys than queries: empty rows": Case(
+        sizes=(2, 4, 2, 5, 9, 8, 8), causal=True, nonpad=(3, 6)
+    ),
     "mask [T]": Case(mask=(3,)),
     "mask [S, T]": Case(mask=(3, 3)),
     "mask [N, S, T]": Case(mask=(4, 3, 3)),
@@ -180,7 +199,9 @@ def test_equals_the_loop(case):
     x = tensors(case, np.float32)
     expected = oracle(case, x)
     y = run(case, x).outputs["y"].numpy()
-    np.testing.assert_allclose(y, packed(expected) if case.packed else expected, rtol=RTOL, atol=ATOL)
+    np.testing.assert_allclose(
+        y, packed(expected) if case.packed else expected, rtol=RTOL, atol=ATOL
+    )
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -188,33 +209,50 @@ def test_exact_equals_the_loop_to_float64(case):
     x = tensors(case)
     y = run(case, x, exact=True).outputs["y"].numpy()
     expected = oracle(replace(case, scale=case.scale and float(np.float32(case.scale))), x)
-    np.testing.assert_allclose(y, packed(expected) if case.packed else expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        y, packed(expected) if case.packed else expected, rtol=1e-12, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize("name", ["plain", "causal with past: bottom-right", "float mask", "softcap under a mask"])
+@pytest.mark.parametrize(
+    "name", ["plain", "causal with past: bottom-right", "float mask", "softcap under a mask"]
+)
 def test_sixteen_bits_round_the_weights_and_the_result(name, dtype):
     """Weights of at most 1 rounded once (eps/2 of their sum) and the result rounded once (eps/2)."""
     case = CASES[name]
     x = tensors(case, np.float32)
-    x = {n: (torch.from_numpy(a).to(dtype).float().numpy() if a.dtype.kind == "f" else a) for n, a in x.items()}
+    x = {
+        n: (torch.from_numpy(a).to(dtype).float().numpy() if a.dtype.kind == "f" else a)
+        for n, a in x.items()
+    }
     y = run(case, x, dtype).outputs["y"].double().numpy()
     eps = torch.finfo(dtype).eps
     largest = np.abs(x["v"]).max()
-    np.testing.assert_allclose(y, oracle(case, x), rtol=eps / 2 + RTOL, atol=eps / 2 * largest + ATOL)
+    np.testing.assert_allclose(
+        y, oracle(case, x), rtol=eps / 2 + RTOL, atol=eps / 2 * largest + ATOL
+    )
 
 
 def test_sixteen_bit_scores_do_not_overflow():
     """Scores of 4e5 before the scale: a kernel that kept them in fp16 would give inf - inf."""
     case = Case(sizes=(1, 1, 1, 2, 2, 64, 8))
-    x = tensors(case, np.float32) | {"q": np.full((1, 1, 2, 64), 80.0), "k": np.full((1, 1, 2, 64), 80.0)}
+    x = tensors(case, np.float32) | {
+        "q": np.full((1, 1, 2, 64), 80.0),
+        "k": np.full((1, 1, 2, 64), 80.0),
+    }
     result = run(case, x, torch.float16)
     np.testing.assert_allclose(result.outputs["y"].numpy(), oracle(case, x), rtol=2e-3)
     assert result.overflow == ()
 
 
 def test_long_queries_go_in_parts(monkeypatch):
-    for name in ("causal with past: bottom-right", "mask [B, N, S, T]", "window both sides", "mask [1, 1, 1, T]"):
+    for name in (
+        "causal with past: bottom-right",
+        "mask [B, N, S, T]",
+        "window both sides",
+        "mask [1, 1, 1, T]",
+    ):
         case = CASES[name]
         x = tensors(case, np.float32)
         monkeypatch.setattr(kernel, "_MAX_SCORES", 1)  # one query at a time
@@ -265,7 +303,9 @@ def test_decode_equals_prefill(opset):
     if opset >= 24:
         lengths = replace(whole_keys, nonpad=(steps + prompt,))
         given = x | {"q": split["q"], "np": np.array([steps + prompt])}
-        np.testing.assert_allclose(run(lengths, given).outputs["y"].numpy(), full, rtol=RTOL, atol=ATOL)
+        np.testing.assert_allclose(
+            run(lengths, given).outputs["y"].numpy(), full, rtol=RTOL, atol=ATOL
+        )
 
 
 def test_a_fully_masked_row_is_zero_even_over_infinite_scores():

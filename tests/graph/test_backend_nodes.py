@@ -16,7 +16,9 @@ from blockforge.core.errors import UsageError
 from blockforge.graph.evaluator import TypedEvaluator
 from blockforge.graph.values import DataType, Narrow, Value, data_type_of, value_from_numpy
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:onnx")  # how onnx makes its own numbers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning:onnx"
+)  # how onnx makes its own numbers
 
 # Cases that differ on purpose. The test fails for one that is listed and agrees.
 DELIBERATE = {
@@ -32,7 +34,14 @@ DELIBERATE = {
 }
 # Operators we do not run, and why. The test fails when the list and the truth part.
 UNKNOWN = {
-    "strings": {"LabelEncoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"},
+    "strings": {
+        "LabelEncoder",
+        "RegexFullMatch",
+        "StringConcat",
+        "StringNormalizer",
+        "StringSplit",
+        "TfIdfVectorizer",
+    },
     "file decoders": {"ImageDecoder"},
     "classical machine learning": {"ArrayFeatureExtractor", "Binarizer", "TreeEnsemble"},
     "optimiser steps": {"Adagrad", "Adam", "Momentum"},
@@ -46,7 +55,7 @@ _NUMPY = {
 _SIXTEEN_BITS = {DataType.FLOAT16: 2 * 2.0**-10, DataType.BFLOAT16: 2 * 2.0**-7}
 
 
-class _Strings(Exception):
+class _StringsError(Exception):
     """The case needs string tensors, which no engine of ours has."""
 
 
@@ -57,7 +66,7 @@ def as_value(data) -> Value:
         return [as_value(item) for item in data]
     array = np.asarray(numpy_helper.to_array(data) if isinstance(data, onnx.TensorProto) else data)
     if array.dtype.kind in "OUS":
-        raise _Strings
+        raise _StringsError
     return value_from_numpy(np.array(array, copy=True), _NUMPY[array.dtype])
 
 
@@ -84,7 +93,9 @@ def differences(actual: Value, expected: Value, rtol: float, atol: float) -> Ite
         if mine.shape != theirs.shape:
             yield f"shape {mine.shape} for {theirs.shape}"
             return
-        close = np.isclose(mine, theirs, rtol=max(rtol, _SIXTEEN_BITS.get(kind, 0)), atol=atol, equal_nan=True)
+        close = np.isclose(
+            mine, theirs, rtol=max(rtol, _SIXTEEN_BITS.get(kind, 0)), atol=atol, equal_nan=True
+        )
         if not close.all():
             yield f"{int((~close).sum())} of {close.size} numbers, {mine[~close][0]} for {theirs[~close][0]}"
 
@@ -95,12 +106,15 @@ def run_case(case: Case) -> list[str]:
     found = []
     for inputs, outputs in case.data_sets:
         feeds = {
-            info.name: as_value(data) for info, data in zip(case.model.graph.input, inputs, strict=False)
+            info.name: as_value(data)
+            for info, data in zip(case.model.graph.input, inputs, strict=False)
         }
         results = evaluator.run(feeds).outputs
         for info, expected in zip(case.model.graph.output, outputs, strict=True):
             # 2e-7: what the reference itself loses in fp32 where a sum cancels to zero
-            found += differences(results[info.name], as_value(expected), case.rtol, max(case.atol, 2e-7))
+            found += differences(
+                results[info.name], as_value(expected), case.rtol, max(case.atol, 2e-7)
+            )
     return found
 
 
@@ -113,7 +127,7 @@ def outcomes() -> dict[str, tuple[str, str]]:
         try:
             wrong = run_case(case)
             found[name] = ("differs", wrong[0]) if wrong else ("ok", "")
-        except _Strings:
+        except _StringsError:
             found[name] = ("strings", "")
         except UsageError as error:
             unknown = re.match(r"operator (\w+) of domain", error.asked)
@@ -126,7 +140,9 @@ def deliberate(name: str) -> bool:
 
 
 def test_cases_agree_but_for_the_deliberate_differences(outcomes):
-    wrong = {n: o for n, o in outcomes.items() if o[0] in ("differs", "error") and not deliberate(n)}
+    wrong = {
+        n: o for n, o in outcomes.items() if o[0] in ("differs", "error") and not deliberate(n)
+    }
     assert wrong == {}
     assert sum(o[0] == "ok" for o in outcomes.values()) > 1700
 

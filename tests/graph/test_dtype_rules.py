@@ -23,7 +23,10 @@ def test_types_equal_onnx_inference():
             continue
         inferred = ir.from_proto(onnx.shape_inference.infer_shapes(case.model))
         for node in inferred.graph:
-            inputs = tuple(None if v is None or isinstance(v.type, ir.SequenceType) else v.dtype for v in node.inputs)
+            inputs = tuple(
+                None if v is None or isinstance(v.type, ir.SequenceType) else v.dtype
+                for v in node.inputs
+            )
             domain = "" if node.domain == "ai.onnx" else node.domain
             version = inferred.opset_imports[domain]
             given = output_types(
@@ -57,9 +60,17 @@ def test_strict_types_follow_the_opset():
         (operation("Shape"), (DataType.BFLOAT16,), DataType.INT64),
         (operation("QuantizeLinear"), (DataType.FLOAT, DataType.FLOAT), DataType.UINT8),
         (operation("QuantizeLinear"), (DataType.FLOAT,) * 2 + (DataType.INT8,), DataType.INT8),
-        (operation("QuantizeLinear", output_dtype=17), (DataType.FLOAT,) * 2, DataType.FLOAT8E4M3FN),
+        (
+            operation("QuantizeLinear", output_dtype=17),
+            (DataType.FLOAT,) * 2,
+            DataType.FLOAT8E4M3FN,
+        ),
         (operation("DequantizeLinear"), (DataType.INT8, DataType.FLOAT16), DataType.FLOAT16),
-        (operation("DequantizeLinear", output_dtype=16), (DataType.INT8, DataType.FLOAT), DataType.BFLOAT16),
+        (
+            operation("DequantizeLinear", output_dtype=16),
+            (DataType.INT8, DataType.FLOAT),
+            DataType.BFLOAT16,
+        ),
         (operation("Pow"), (DataType.FLOAT16, DataType.FLOAT), DataType.FLOAT16),
         (operation("Where"), (DataType.BOOL, DataType.FLOAT16, DataType.FLOAT16), DataType.FLOAT16),
         (operation("RMSNormalization"), (DataType.FLOAT16, DataType.FLOAT), DataType.FLOAT),

@@ -269,10 +269,11 @@ def test_an_unwritable_folder_and_a_missing_value(tmp_path: Path):
 
 
 SPARSE = """
-import sys, onnx, pathlib, resource
-sys.path[:0] = []
+import sys, onnx, pathlib
 from blockforge.graph.io import load_model, save_model
 import onnx_ir as ir
+def peak():  # not ru_maxrss: that starts at the parent's
+    return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
 folder = pathlib.Path(sys.argv[1])
 rows = 3 * 2**28  # 3 GiB of float32 in each of two tensors
 with (folder / "w.data").open("wb") as file:
@@ -287,7 +288,7 @@ for i in range(2):
 model = load_model(folder / "big.onnx")
 save_model(model, folder / "again.onnx")
 assert sum(v.const_value.nbytes for v in load_model(folder / "again.onnx").graph.initializers.values()) == 8 * rows
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak())
 """
 
 
@@ -295,4 +296,4 @@ def test_more_than_2_gib_of_weights_cost_no_memory(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", SPARSE, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert int(done.stdout) < 1024  # MiB, of 6144 in the (sparse) data file
+    assert float(done.stdout) < 1024  # MiB, of 6144 in the (sparse) data file

@@ -14,7 +14,9 @@ def turned(x_BNSD: np.ndarray, angles_BSR: np.ndarray, interleaved: bool) -> np.
     half = angles_BSR.shape[-1]
     x = x_BNSD.astype(np.float64).copy()
     part = x[..., : 2 * half]
-    pairs = (part[..., 0::2], part[..., 1::2]) if interleaved else (part[..., :half], part[..., half:])
+    pairs = (
+        (part[..., 0::2], part[..., 1::2]) if interleaved else (part[..., :half], part[..., half:])
+    )
     z = (pairs[0] + 1j * pairs[1]) * np.exp(1j * angles_BSR[:, None])
     if interleaved:
         x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2] = z.real, z.imag
@@ -24,10 +26,10 @@ def turned(x_BNSD: np.ndarray, angles_BSR: np.ndarray, interleaved: bool) -> np.
 
 
 def build(inputs: str, dtype: str = "float", **attributes) -> ir.Model:
-    settings = ", ".join(f"{k}={v}" for k, v in attributes.items())
+    settings = ", ".join(f"{k}={v}" for k, v in {"interleaved": 0, **attributes}.items())
     names = ", ".join(part.split()[-1] for part in inputs.split(","))
     return ir.from_onnx_text(
-        f'<ir_version: 11, opset_import: ["" : 23]> g ({inputs}) => ({dtype} y) '
+        f'<ir_version: 11, opset_import: ["" : 23]> g ({inputs}) => ({dtype}[] y) '
         f"{{ y = RotaryEmbedding <{settings}> ({names}) }}"
     )
 
@@ -47,18 +49,22 @@ def test_equals_complex_rotation(cached, packed, partial, interleaved):
     fed = table if cached else angles
     cos, sin = np.cos(fed).astype(np.float32), np.sin(fed).astype(np.float32)
     feeds = {"x": x, "c": cos, "s": sin}
-    inputs = "float x, float c, float s"
+    inputs = "float[] x, float[] c, float[] s"
     attributes = {"interleaved": int(interleaved), "rotary_embedding_dim": size if partial else 0}
     if cached:
-        feeds["p"], inputs = positions, inputs + ", int64 p"
+        feeds["p"], inputs = positions, inputs + ", int64[] p"
     if packed:
         feeds["x"], attributes["num_heads"] = x.transpose(0, 2, 1, 3).reshape(b, s, n * d), n
-    result = TypedEvaluator(build(inputs, **attributes)).run({k: torch.from_numpy(v) for k, v in feeds.items()})
+    result = TypedEvaluator(build(inputs, **attributes)).run(
+        {k: torch.from_numpy(v) for k, v in feeds.items()}
+    )
     y = result.outputs["y"].numpy()
     if packed:
         y = y.reshape(b, s, n, d).transpose(0, 2, 1, 3)
     # cos and sin are rounded to fp32, and each product and the sum once more.
-    np.testing.assert_allclose(y, turned(x, angles, interleaved), rtol=0, atol=4 * 2.0**-24 * np.abs(x).max() * 2)
+    np.testing.assert_allclose(
+        y, turned(x, angles, interleaved), rtol=0, atol=4 * 2.0**-24 * np.abs(x).max() * 2
+    )
 
 
 def test_half_precision_rounds_once():
@@ -66,7 +72,7 @@ def test_half_precision_rounds_once():
     x = torch.from_numpy(rng.normal(size=(1, 2, 4, 8))).half()
     angles = rng.uniform(-3, 3, (1, 4, 4))
     cos, sin = torch.from_numpy(np.cos(angles)).half(), torch.from_numpy(np.sin(angles)).half()
-    model = build("float16 x, float16 c, float16 s", "float16")
+    model = build("float16[] x, float16[] c, float16[] s", "float16")
     y = TypedEvaluator(model).run({"x": x, "c": cos, "s": sin}).outputs["y"]
     first, second = x.double().chunk(2, -1)
     c, s = cos.double().unsqueeze(1), sin.double().unsqueeze(1)
@@ -78,7 +84,7 @@ def test_half_precision_rounds_once():
 
 def test_a_cache_of_another_batch_is_refused():
     """The opset-23 exporter writes a batch-1 cache for any batch; ONNX and TensorRT do not broadcast it."""
-    model = build("float x, float c, float s")
+    model = build("float[] x, float[] c, float[] s")
     feeds = {"x": torch.randn(2, 1, 3, 4), "c": torch.randn(1, 3, 2), "s": torch.randn(1, 3, 2)}
     with pytest.raises(UsageError, match=r"cos \[1, 3, 2\] for batch and sequence \[2, 3\]"):
         TypedEvaluator(model).run(feeds)

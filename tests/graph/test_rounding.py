@@ -35,7 +35,10 @@ def same_bits(actual, expected: np.ndarray) -> None:
     bits = as_bits(actual)
     if bits.dtype.is_floating_point:
         bits = bits.view(torch.int16)
-    mine, theirs = bits.numpy().view(f"u{expected.itemsize}"), expected.view(f"u{expected.itemsize}")
+    mine, theirs = (
+        bits.numpy().view(f"u{expected.itemsize}"),
+        expected.view(f"u{expected.itemsize}"),
+    )
     nan = np.isnan(expected.astype(np.float64))
     np.testing.assert_array_equal(mine[~nan], theirs[~nan])
     assert torch.isnan(actual.float()[torch.from_numpy(nan)]).all()
@@ -47,11 +50,11 @@ def neighbours(dtype) -> np.ndarray:
     numbers = numbers[np.isfinite(numbers)]
     middles = (numbers[1:] + numbers[:-1]) / 2
     edge = numbers[-1] + (numbers[-1] - numbers[-2]) / 2  # where rounding begins to give infinity
-    return np.concatenate(
-        [numbers, middles, np.nextafter(middles, np.inf), np.nextafter(middles, -np.inf)]
-        + [np.array([s * f(edge, np.inf) for s in (1, -1) for f in (lambda x, _: x, np.nextafter)])]
-        + [np.array([s * np.nextafter(edge, 0) for s in (1, -1)])]
-    )
+    edges = [
+        s * e for s in (1, -1) for e in (np.nextafter(edge, 0), edge, np.nextafter(edge, np.inf))
+    ]
+    around = [np.nextafter(middles, np.inf), np.nextafter(middles, -np.inf)]
+    return np.concatenate([numbers, middles, *around, edges])
 
 
 def round_once(x: np.ndarray, dtype) -> np.ndarray:
@@ -127,7 +130,9 @@ def test_fp8_near_miss_at_the_range_edge(dtype):
     finite = np.unique(patterns[np.isfinite(patterns)])
     edge = finite[-1] + (finite[-1] - finite[-2]) / 2
     numbers = np.array([np.nextafter(edge, 0), edge, np.nextafter(edge, np.inf)])
-    expected = np.array([np.nextafter(np.float32(edge), 0), edge, np.nextafter(np.float32(edge), np.inf)])
+    expected = np.array(
+        [np.nextafter(np.float32(edge), 0), edge, np.nextafter(np.float32(edge), np.inf)]
+    )
     expected = expected.astype(np.float32).astype(FP8[dtype])
     same_bits(round_to(torch.from_numpy(numbers), dtype, saturate=False), expected)
 
@@ -159,11 +164,15 @@ def test_e8m0_keeps_powers_of_two(mode, saturate):
     numbers = np.concatenate([numbers, np.exp2(np.arange(-126, 128)).astype(np.float32), [np.nan]])
     numbers = numbers[(numbers >= 2.0**-126) | np.isnan(numbers)].astype(np.float32)
     expected = onnx.numpy_helper.to_float8e8m0(numbers, saturate, mode)
-    same_bits(round_to(torch.from_numpy(numbers), DataType.FLOAT8E8M0, saturate=saturate, mode=mode), expected)
+    same_bits(
+        round_to(torch.from_numpy(numbers), DataType.FLOAT8E8M0, saturate=saturate, mode=mode),
+        expected,
+    )
 
 
 @pytest.mark.parametrize(
-    "target", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32]
+    "target",
+    [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32],
 )
 @pytest.mark.parametrize("source", [torch.float16, torch.float32, torch.float64])
 def test_floats_become_integers_towards_zero_and_saturate(source, target):
@@ -183,7 +192,9 @@ def test_floats_become_integers_towards_zero_and_saturate(source, target):
 
 
 def test_unsigned_64_bit_integers_reach_their_upper_half():
-    numbers = torch.tensor([2.0**63, 2.0**63 + 2.0**40, 1.8e19, 2.0**64, 3e20, -1.0], dtype=torch.float64)
+    numbers = torch.tensor(
+        [2.0**63, 2.0**63 + 2.0**40, 1.8e19, 2.0**64, 3e20, -1.0], dtype=torch.float64
+    )
     expected = [2**63, 2**63 + 2**40, 18 * 10**18, 2**64 - 1, 2**64 - 1, 0]
     assert integer_from_float(numbers, torch.uint64).tolist() == expected
 
@@ -206,7 +217,12 @@ def test_integers_become_sixteen_bit_floats_in_one_rounding():
 
 
 def test_booleans():
-    assert round_to(torch.tensor([0.0, -0.0, 0.1, torch.nan]), DataType.BOOL).tolist() == [False, False, True, True]
+    assert round_to(torch.tensor([0.0, -0.0, 0.1, torch.nan]), DataType.BOOL).tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert round_to(torch.tensor([True, False]), DataType.FLOAT16).tolist() == [1.0, 0.0]
 
 

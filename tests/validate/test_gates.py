@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from blockforge.core.errors import UsageError
-from blockforge.validate.gates import Limits, Measured, gate, judge_gates
+from blockforge.validate.gates import Measured, gate, judge_gates
+from blockforge.validate.limits import Limits
 from blockforge.validate.spread import error_record, measure
 
 TRUTH = torch.tensor([3.0, 4.0]).double()

@@ -9,8 +9,8 @@ from blockforge.core.dtypes import DType
 from blockforge.core.errors import BuildError, UsageError
 from blockforge.core.manifest import VerdictRecord
 from blockforge.graph.evaluator import Overflow
-from blockforge.validate.gates import Limits
 from blockforge.validate.judge import Variant, Way, judge_variant, ways_of
+from blockforge.validate.limits import Limits
 from blockforge.validate.runners import Ran
 
 # What the shipped recipes ask for. A true fp16 run is its own floor (ratio 1) or, with other sums,

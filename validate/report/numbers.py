@@ -62,6 +62,7 @@ def _seconds(value: float) -> str:
 _KINDS: dict[str, Callable[[float], str]] = {
     "general": _general,
     "gate": lambda v: f"{v:.6g}",
+    "element": lambda v: f"{v:.8g}",
     "sci": _scientific,
     "ratio": lambda v: f"{v:.3g}×" if v < 1000 else f"{_scientific(v)}×",
     "share": lambda v: f"{100 * v:.2f} %",

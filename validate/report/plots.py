@@ -158,13 +158,16 @@ def _figure(size: Size, *, height: int) -> "tuple[Figure, Axes]":
 
 
 def _log_scale(axes: "Axes") -> None:
-    """A log y axis with labels like the tables': 1e-6, not powers in small print."""
+    """A log y axis over a decade or more, with labels like the tables': 1e-6, not powers in small print."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    steps = (1.0,) if high > 1e3 * low else (1.0, 2.0, 5.0)
-    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    if high < 10 * low:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(10), middle * math.sqrt(10)
+        axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 1e3 * low else (1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value, "tick")))
 

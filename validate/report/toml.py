@@ -11,20 +11,19 @@ def toml_from_dict(data: Mapping[str, Any]) -> str:
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    values = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None}
+    inner = {k: v for k, v in table.items() if isinstance(v, Mapping)}
+    values = {k: v for k, v in table.items() if k not in inner and v is not None}
     lines = [f"{_key(k)} = {_value(v)}" for k, v in values.items()]
-    if path and lines:
+    if path and (lines or not inner):
         lines.insert(0, f"[{'.'.join(map(_key, path))}]")
-    for key, inner in table.items():
-        if isinstance(inner, Mapping):
-            below = _lines(inner, (*path, key))
-            lines += ["", *below] if lines and below else below
+    for key, below in inner.items():
+        lines += [*([""] if lines else []), *_lines(below, (*path, key))]
     return lines
 
 
 def _key(key: str) -> str:
     plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if plain else json.dumps(key)
+    return key if plain else _string(key)
 
 
 def _value(value: Any) -> str:
@@ -32,6 +31,11 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
+    if isinstance(value, int | float):
         return repr(value)  # nan, inf and 1e-05 are TOML too
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return _string(value)
+
+
+def _string(text: str) -> str:
+    """A basic string: JSON's escapes are TOML's, but for DEL, which TOML wants escaped too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
