@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 WEIGHTS := $(VENV)/.weights
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-kernels clean
 
 demo: $(WEIGHTS)
 	$(BIN)/blockforge build recipes/smollm2.toml -o bundles/smollm2
@@ -21,6 +21,9 @@ lint: $(INSTALLED)
 
 bench: $(WEIGHTS)
 	$(BIN)/python benchmarks/demo_resources.py
+
+bench-kernels: $(INSTALLED)
+	$(BIN)/python benchmarks/kernels.py
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -12,6 +12,7 @@ feed-forward matrix, as in Xiong et al. 2020 (arXiv 2002.04745, figures 3 and 4)
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 ROOT = Path(__file__).resolve().parent.parent
 PLOT = ROOT / "docs" / "images" / "gradient-growth.svg"
@@ -40,7 +41,12 @@ class SubLayers(nn.Module):
         self.up = nn.Linear(HIDDEN, 4 * HIDDEN, bias=False)
         self.down = nn.Linear(4 * HIDDEN, HIDDEN, bias=False)
         self.norms = nn.ModuleList(nn.LayerNorm(HIDDEN) for _ in range(2))
-        for weight in (*self.qkv.weight.chunk(3), self.out.weight, self.up.weight, self.down.weight):
+        for weight in (
+            *self.qkv.weight.chunk(3),
+            self.out.weight,
+            self.up.weight,
+            self.down.weight,
+        ):
             nn.init.xavier_uniform_(weight.data)
 
     def attend(self, x_BSH: torch.Tensor) -> torch.Tensor:
@@ -102,24 +108,32 @@ def measure() -> dict[str, dict[str, list[float]]]:
 
 
 def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """Two panels: per block of the deepest model, and the last block's against depth."""
+    """Two panels: per block of the deepest model; against depth, all blocks together and the last alone."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "gradient-growth"  # same file for the same figures
     from matplotlib import pyplot
 
-    figure, (along, across) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    figure, (along, across) = pyplot.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
     for (placement, by_depth), colour in zip(found.items(), ("#c0392b", "#1f6f8b"), strict=True):
         norms = by_depth[str(DEPTHS[-1])]
-        along.semilogy(range(1, len(norms) + 1), norms, color=colour, label=placement)
+        along.semilogy(range(1, len(norms) + 1), norms, color=colour)
+        whole = [math.hypot(*by_depth[str(depth)]) for depth in DEPTHS]
         last = [by_depth[str(depth)][-1] for depth in DEPTHS]
-        across.loglog(DEPTHS, last, "o-", base=2, color=colour, label=placement)
-    along.set(xlabel=f"block of {DEPTHS[-1]}", ylabel="gradient norm of the loss", title="Along the depth")
-    across.set(xlabel="number of blocks", title="Last block, against depth")
+        across.loglog(DEPTHS, whole, "o-", base=2, color=colour, label=f"{placement}, all blocks")
+        across.loglog(DEPTHS, last, "o:", base=2, color=colour, label=f"{placement}, last block")
+    along.set(
+        xlabel=f"block of {DEPTHS[-1]}",
+        ylabel="gradient norm of the loss",
+        title="Along the blocks",
+    )
+    across.set(xlabel="number of blocks", title="Against the depth")
     for axes in (along, across):
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        axes.yaxis.set_major_formatter("{x:g}")
+    across.xaxis.set_major_formatter("{x:g}")
+    across.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None, "Creator": None})
 
@@ -130,11 +144,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found = measure()
-    print(f"{'':10}{'blocks':>8}{'first':>10}{'last':>10}{'first/last':>12}")
+    print(f"{'':10}{'blocks':>8}{'first':>10}{'last':>10}{'all':>10}")
     for placement, by_depth in found.items():
         for depth, norms in by_depth.items():
-            ratio = norms[0] / norms[-1]
-            print(f"{placement:10}{depth:>8}{norms[0]:10.4f}{norms[-1]:10.4f}{ratio:12.3g}")
+            whole = math.hypot(*norms)
+            print(f"{placement:10}{depth:>8}{norms[0]:10.4f}{norms[-1]:10.4f}{whole:10.4f}")
     if arguments.save:
         draw(found, PLOT)
         record = {

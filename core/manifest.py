@@ -96,8 +96,8 @@ class GateRecord(_Record):
 class VerdictRecord(_Record):
     """What one way of running a variant computes, judged against the float64 reference.
 
-    runner: "typed-evaluator" or the name of the target that really ran. Layer errors are RMS errors
-    relative to the truth's RMS, by layer output. floor_*: the same measure of PyTorch in the variant's
+    runner: "typed-evaluator" or the name of the target that really ran. layer_errors: by layer output,
+    the root mean square over positions of the error relative to the position's own size. floor_*: the same measure of PyTorch in the variant's
     dtype. judged False: a second opinion, recorded without a gate (passed is then True).
     """
 

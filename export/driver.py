@@ -25,7 +25,7 @@ Pass = Callable[[ir.Model], Done]
 def run_passes(model: ir.Model, passes: Sequence[Pass]) -> tuple[Done, ...]:
     """Apply `passes` to `model` in order; each must leave a graph that check_graph accepts.
 
-    Raises ArtefactError, from check_graph, when a pass broke the graph.
+    Raises UsageError, from check_graph, when a pass broke the graph.
     """
     done = []
     for apply in passes:

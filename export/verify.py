@@ -81,7 +81,7 @@ class _Judge:
             if fault := _shape_fault(value, found, right, sizes):
                 return fault
             error_size = relative_error(found, right)
-            if error_size > 1e9:
+            if not error_size <= TOLERANCE:
                 return f"wrong values in output {value.name!r} (relative error {error_size:.3g})"
             worst = max(worst, error_size)
         return worst

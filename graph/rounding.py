@@ -68,9 +68,7 @@ def integer_from_float(wide: torch.Tensor, target: torch.dtype) -> torch.Tensor:
     bounds = torch.iinfo(target)
     if bounds.max < 2**53:
         return number.clamp(bounds.min, bounds.max).to(torch.int64).to(target)
-    top = 2.0 ** (
-        64 if target == torch.uint64 else 63
-    )  # fp64 has no bounds.max: it would round up to this
+    top = 2.0**64 if target == torch.uint64 else 2.0**63  # bounds.max + 1, which fp64 can hold
     inside = number.clamp(bounds.min, np.nextafter(top, 0))
     high = inside >= 2.0**63  # only for uint64: torch converts its upper half as a negative int64
     whole = torch.where(high, inside - 2.0**64, inside).to(torch.int64)
@@ -116,9 +114,7 @@ def _round_fp8(wide: torch.Tensor, dtype: DataType, saturate: bool) -> torch.Ten
 def _round_e8m0(wide: torch.Tensor, saturate: bool, mode: str) -> torch.Tensor:
     """2 ** (code - 127), code 255 for NaN (OCP Microscaling Formats 1.0); the sign is dropped."""
     number = wide.double().abs()
-    mantissa, exponent = torch.frexp(
-        number
-    )  # number = mantissa * 2 ** exponent, 0.5 <= mantissa < 1
+    mantissa, exponent = torch.frexp(number)  # mantissa in 0.5 .. 1
     code = exponent.to(torch.int64) - 1 + 127
     if mode == "up":
         code = code + (mantissa > 0.5)

@@ -149,13 +149,10 @@ def value_from_numpy(array: np.ndarray, dtype: DataType) -> torch.Tensor | Narro
         raise UsageError(f"element type {dtype.name}", found="the evaluator has no such type")
     torch_type = TORCH_TYPES[dtype]
     shared = array
-    if (
-        torch_type == torch.bfloat16 or torch_type in _MOVED_AS_BITS
-    ):  # numpy lacks it, or ml_dtypes has it
+    if torch_type == torch.bfloat16 or torch_type in _MOVED_AS_BITS:  # torch reads ml_dtypes' bits
         shared = array.reshape(-1).view(f"u{array.itemsize}")
-    with (
-        warnings.catch_warnings()
-    ):  # a weight's map is read-only, and no kernel writes into its inputs
+    with warnings.catch_warnings():
+        # A weight's map is read-only, and no kernel writes into its inputs.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.from_numpy(shared)
     return tensor if shared is array else tensor.view(torch_type).reshape(array.shape)

@@ -3,10 +3,8 @@
 import torch
 from torch import nn
 
-from ..core.dtypes import DType
-from ..core.manifest import TensorRecord
 from .checkpoints.protocol import Checkpoint, check_names
-from .config import ModelConfig
+from .signature import signature
 from .skeleton import build_module, parameter_shapes
 
 __all__ = ["build_module", "load_module", "parameter_shapes", "signature"]
@@ -29,21 +27,3 @@ def load_module(
         weight = nn.Parameter(checkpoint.read(name, dtype), requires_grad=False)
         setattr(module.get_submodule(path), attribute, weight)
     return module
-
-
-def signature(
-    config: ModelConfig, layer: int | None, dtype: DType
-) -> tuple[tuple[TensorRecord, ...], tuple[TensorRecord, ...]]:
-    """Inputs and outputs of build_module(config, layer=layer) whose weights have `dtype`.
-
-    The decoder maps input_ids [batch, sequence] to logits [batch, sequence, vocabulary]; a block maps hidden_states
-    [batch, sequence, hidden] to output of the same shape.
-    """
-    axes = ("batch", "sequence")
-    if layer is None:
-        ids = TensorRecord(name="input_ids", dtype=DType.INT64.value, dims=axes)
-        logits = TensorRecord(name="logits", dtype=dtype.value, dims=(*axes, config.vocab_size))
-        return (ids,), (logits,)
-    dims = (*axes, config.hidden_size)
-    hidden = TensorRecord(name="hidden_states", dtype=dtype.value, dims=dims)
-    return (hidden,), (TensorRecord(name="output", dtype=dtype.value, dims=dims),)

@@ -1,109 +1,110 @@
 """What a model is, as data: one frozen dataclass per part, spelled with Hugging Face's names.
 
-A family is a choice of parts (norm, attention with its positions, feed-forward, placement), never a class
-of its own. Each choice is a `kind` that one dictionary in the part's file maps to its module, so that
+A family is a choice of parts (norm, attention with its positions, feed-forward, placement, embedding, head), never
+a class of its own. Each choice is a `kind` that one dictionary in the part's file maps to its module, so that
 a further norm or activation is a new row there and nothing else.
 """
 
-import math
 import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.errors import UsageError
+from .attention_config import AttentionConfig, LatentConfig, RelativeBiasConfig
+from .contradiction import check_sizes, contradiction
+from .feed_forward_config import ExpertsConfig, FeedForwardConfig, FeedForwardKind
+from .norm_config import NormConfig
+from .rope_config import (
+    FrequencyFactors,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeConfig,
+    RopeScaling,
+    YarnScaling,
+)
+
+__all__ = [
+    "AttentionConfig",
+    "DeepNormConfig",
+    "EmbeddingConfig",
+    "ExpertsConfig",
+    "FeedForwardConfig",
+    "FeedForwardKind",
+    "FrequencyFactors",
+    "HeadConfig",
+    "LatentConfig",
+    "LayerException",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LongRopeScaling",
+    "ModelConfig",
+    "NormConfig",
+    "RelativeBiasConfig",
+    "RopeConfig",
+    "RopeScaling",
+    "YarnScaling",
+]
 
 _MOST_LAYERS, _LARGEST = 1024, 2**24  # beyond any model: a damaged file must not size the work
+Placement = Literal["pre", "post", "sandwich", "parallel", "deepnorm"]
 
 
 @dataclass(frozen=True, slots=True)
-class NormConfig:
-    """A norm over the hidden axis; eps is added inside the root."""
+class EmbeddingConfig:
+    """From ids to the first hidden state: scale * token [+ position] [+ type] [-> norm].
 
-    eps: float
-    kind: Literal["rms"] = "rms"
-
-
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """Divide every RoPE frequency by `factor` (position interpolation, arXiv 2306.15595)."""
-
-    factor: float
-
-    def __post_init__(self) -> None:
-        """Check that the factor divides."""
-        _check_factors(self.factor)
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """Divide the low RoPE frequencies by `factor`, keep the high ones, blend between (Llama 3.1).
-
-    The limits are turns that a frequency makes over `original_max_position_embeddings`.
+    positions: "learned" and "sinusoidal" are added here; "none" leaves them to the attention.
+    num_types: token types (segments) with an embedding each, 0 for none. norm: the model's norm at the end.
     """
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
-
-    def __post_init__(self) -> None:
-        """Check that the factor divides and the limits are in order."""
-        _check_factors(self.factor)
-        low, high = self.low_freq_factor, self.high_freq_factor
-        if not 0 < low < high < math.inf or not self.original_max_position_embeddings > 0:
-            raise _contradiction(
-                f"llama3 RoPE scaling with low_freq_factor {low}, high_freq_factor {high} and "
-                f"original_max_position_embeddings {self.original_max_position_embeddings}",
-                "Keep 0 < low < high and a context of 1 or more",
-            )
+    scale: float = 1.0
+    positions: Literal["none", "learned", "sinusoidal"] = "none"
+    num_types: int = 0
+    norm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class FrequencyFactors:
-    """Divide RoPE frequency i by factors[i] (GGUF's rope_freqs tensor)."""
+class HeadConfig:
+    """What comes out: logits, the last hidden state, or that and a pooled first token.
 
-    factors: tuple[float, ...]
+    Logits are h W^T * scale, then softcap * tanh(logits / softcap) where softcap is set. "masked_lm" puts a dense
+    layer, gelu and a norm before W, and a bias behind it (BERT).
+    """
 
-    def __post_init__(self) -> None:
-        """Check that the factors divide."""
-        _check_factors(*self.factors)
-
-
-RopeScaling = LinearScaling | Llama3Scaling | FrequencyFactors
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary positions, rotating the two halves of a head against each other."""
-
-    rope_theta: float
-    scaling: RopeScaling | None = None
+    kind: Literal["logits", "hidden", "pooled", "masked_lm"] = "logits"
+    scale: float = 1.0
+    softcap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionConfig:
-    """Causal attention: multi-head when num_kv_heads == num_heads, else grouped queries."""
+class DeepNormConfig:
+    """norm(alpha x + sub_layer(x)); weights of values and feed-forward start beta times as large (arXiv 2203.00555)."""
 
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope: RopeConfig
+    alpha: float
+    beta: float
+
+    @classmethod
+    def for_layers(cls, num_layers: int) -> "DeepNormConfig":
+        """alpha = (2 N)^(1/4) and beta = (8 N)^(-1/4), for an encoder or a decoder of N layers alone."""
+        return cls((2 * num_layers) ** 0.25, (8 * num_layers) ** -0.25)
 
 
 @dataclass(frozen=True, slots=True)
-class FeedForwardConfig:
-    """The feed-forward sub-layer."""
+class LayerException:
+    """Layers whose attention or feed-forward differs from the model's; None: it does not."""
 
-    intermediate_size: int
-    kind: Literal["swiglu"] = "swiglu"
+    layers: tuple[int, ...]
+    attention: AttentionConfig | None = None
+    feed_forward: FeedForwardConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder of `num_layers` equal blocks between an embedding and a head.
+    """`num_layers` blocks between an embedding and a head.
 
-    placement says where the norms of a block stand. Raises UsageError naming the sizes that contradict
-    each other.
+    placement says where the norms of a block stand; final_norm, whether one follows the last block. padding_mask: the
+    model takes an attention_mask [batch, sequence] of ones and zeros. encoder: the model that a second attention
+    (`cross_attention`) of every block looks at. Raises UsageError naming the sizes that contradict each other.
     """
 
     vocab_size: int
@@ -114,54 +115,70 @@ class ModelConfig:
     attention: AttentionConfig
     feed_forward: FeedForwardConfig
     tie_word_embeddings: bool = False
-    placement: Literal["pre"] = "pre"
+    placement: Placement = "pre"
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    head: HeadConfig = HeadConfig()
+    final_norm: bool = True
+    padding_mask: bool = False
+    deepnorm: DeepNormConfig | None = None
+    exceptions: tuple[LayerException, ...] = ()
+    encoder: "ModelConfig | None" = None
+    cross_attention: AttentionConfig | None = None
+
+    def attention_of(self, layer: int) -> AttentionConfig:
+        """The attention of block number `layer`."""
+        found = (e.attention for e in self.exceptions if layer in e.layers and e.attention)
+        return next(found, self.attention)
+
+    def feed_forward_of(self, layer: int) -> FeedForwardConfig:
+        """The feed-forward sub-layer of block number `layer`."""
+        found = (e.feed_forward for e in self.exceptions if layer in e.layers and e.feed_forward)
+        return next(found, self.feed_forward)
+
+    def attentions(self) -> tuple[AttentionConfig, ...]:
+        """The self-attentions that occur, each once, the model's own first."""
+        others = (e.attention for e in self.exceptions if e.attention)
+        return tuple(dict.fromkeys((self.attention, *others)))
 
     def __post_init__(self) -> None:
         """Check the sizes against each other."""
-        attention, rope = self.attention, self.attention.rope
-        sizes = {
-            "num_layers": (self.num_layers, _MOST_LAYERS),
-            "vocab_size": (self.vocab_size, _LARGEST),
-            "hidden_size": (self.hidden_size, _LARGEST),
-            "max_position_embeddings": (self.max_position_embeddings, _LARGEST),
-            "intermediate_size": (self.feed_forward.intermediate_size, _LARGEST),
-            "num_heads": (attention.num_heads, _LARGEST),
-            "num_kv_heads": (attention.num_kv_heads, _LARGEST),
-            "head_dim": (attention.head_dim, _LARGEST),
-            "num_heads * head_dim": (attention.num_heads * attention.head_dim, _LARGEST),
-            "rope_theta": (rope.rope_theta, sys.float_info.max),
-            "norm eps": (self.norm.eps, sys.float_info.max),
-        }
-        for name, (size, largest) in sizes.items():
-            if not 0 < size <= largest:
-                raise _contradiction(
-                    f"{name} is {size}", f"It must be greater than 0 and at most {largest:g}"
-                )
-        if attention.num_heads % attention.num_kv_heads:
-            raise _contradiction(
-                f"num_heads {attention.num_heads} is no multiple of num_kv_heads {attention.num_kv_heads}",
-                "Each key-value head serves the same number of query heads",
+        check_sizes(
+            {
+                "num_layers": (self.num_layers, _MOST_LAYERS),
+                "vocab_size": (self.vocab_size, _LARGEST),
+                "hidden_size": (self.hidden_size, _LARGEST),
+                "max_position_embeddings": (self.max_position_embeddings, _LARGEST),
+                "norm eps": (self.norm.eps, sys.float_info.max),
+                "embedding scale": (self.embedding.scale, sys.float_info.max),
+                "logits scale": (self.head.scale, sys.float_info.max),
+                "logits softcap": (self.head.softcap or 1, sys.float_info.max),
+            }
+        )
+        cross = (self.cross_attention,) if self.cross_attention else ()
+        for attention in (*self.attentions(), *cross):
+            rope = attention.rope
+            theta = 1.0 if rope is None else rope.rope_theta
+            sizes = {name: (size, _LARGEST) for name, size in attention.sizes().items()}
+            check_sizes({**sizes, "rope_theta": (theta, sys.float_info.max)})
+            attention.check()
+        for feed_forward in (self.feed_forward, *(e.feed_forward for e in self.exceptions)):
+            if feed_forward is not None:
+                check_sizes({"intermediate_size": (feed_forward.intermediate_size, _LARGEST)})
+                feed_forward.check()
+        if (self.placement == "deepnorm") != (self.deepnorm is not None):
+            raise contradiction(
+                f"placement {self.placement!r} and deepnorm {self.deepnorm}",
+                'Give alpha and beta with placement "deepnorm", and only then',
             )
-        if attention.head_dim % 2:
-            raise _contradiction(
-                f"head_dim {attention.head_dim} is odd", "RoPE rotates pairs: head_dim is even"
+        if (self.encoder is None) != (self.cross_attention is None):
+            raise contradiction(
+                f"{'an' if self.encoder else 'no'} encoder and "
+                f"{'a' if self.cross_attention else 'no'} cross attention",
+                "The one is there for the other",
             )
-        if isinstance(rope.scaling, FrequencyFactors):
-            count = len(rope.scaling.factors)
-            if count != attention.head_dim // 2:
-                raise _contradiction(
-                    f"{count} RoPE frequency factors for head_dim {attention.head_dim}",
-                    "RoPE has head_dim / 2 frequencies",
-                )
-
-
-def _check_factors(*factors: float) -> None:
-    for factor in factors:
-        if not 0 < factor < math.inf:
-            raise _contradiction(
-                f"a RoPE scaling factor of {factor}", "Factors are greater than zero"
+        masked = self.padding_mask or not self.embedding.num_types
+        if not masked or (self.encoder is not None and not self.encoder.padding_mask):
+            raise contradiction(
+                "token types, or an encoder to look at, without a padding_mask",
+                "Such models take an attention_mask",
             )
-
-
-def _contradiction(found: str, fix: str) -> UsageError:
-    return UsageError("model configuration", found=found, fix=fix)

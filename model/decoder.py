@@ -1,51 +1,106 @@
-"""The whole decoder: token ids in, logits out.
+"""The whole model: token ids in; logits, or the last hidden state, out.
 
     hidden = embed(ids);  hidden = block(hidden) for each layer;  logits = norm(hidden) Wh^T
 
-Shapes: B batch, S sequence, H hidden, V vocabulary.
+One class serves decoders and encoders: what a token sees is its attention's affair.
+
+Shapes: B batch, S sequence, T source, H hidden, V vocabulary.
 """
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
-from .block import Block
+from .block import Block, build_relative_bias
 from .config import ModelConfig
+from .context import Context
+from .embedding import EmbeddingSum, build_embedding
+from .head import HEADS
+from .masks import AttentionMasks, padding_mask
 from .norms import build_norm
 from .rope import RotaryEmbedding
 
+Outputs = torch.Tensor | tuple[torch.Tensor, ...]
 
-class Head(nn.Module):
-    """Logits of the vocabulary: h Wh^T, where a tied head has no weight of its own."""
 
-    def __init__(self, config: ModelConfig) -> None:
+class Stack(nn.Module):
+    """Everything between the tokens' embedding and the head: an encoder by itself is one."""
+
+    def __init__(self, config: ModelConfig, embed_tokens: nn.Embedding | None = None) -> None:
         super().__init__()
-        weight_VH = torch.empty(config.vocab_size, config.hidden_size)
-        self.weight = None if config.tie_word_embeddings else nn.Parameter(weight_VH)
+        if embed_tokens is not None:
+            self.embed_tokens = embed_tokens  # first, as the tokens' way is
+        self.embeddings = EmbeddingSum(config)
+        self.rotary_emb = RotaryEmbedding(config.attentions())
+        self.masks = AttentionMasks(config.attentions())
+        self.relative_bias = build_relative_bias(config)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = build_norm(config.norm, config.hidden_size) if config.final_norm else None
 
-    def forward(self, hidden_BSH: torch.Tensor, embedding_VH: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence, hidden] -> [batch, sequence, vocabulary]."""
-        return F.linear(hidden_BSH, embedding_VH if self.weight is None else self.weight)
+    def run(
+        self,
+        tokens_BSH: torch.Tensor,
+        attention_mask_BS: torch.Tensor | None = None,
+        token_type_ids_BS: torch.Tensor | None = None,
+        encoder: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Embedded tokens -> the last hidden state, same shape and type.
 
-
-class Decoder(nn.Module):
-    """A causal language model without cache: every call sees its tokens at positions 0..S-1."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        embedding_VH = torch.empty(config.vocab_size, config.hidden_size)
-        # from_pretrained: drawing initial values on the meta device would import torch._dynamo (1.7 s)
-        self.embed_tokens = nn.Embedding.from_pretrained(embedding_VH)  # type: ignore[no-untyped-call]
-        self.rotary_emb = RotaryEmbedding(config.attention.rope, config.attention.head_dim)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = build_norm(config.norm, config.hidden_size)
-        self.lm_head = Head(config)
-
-    def forward(self, input_ids_BS: torch.Tensor) -> torch.Tensor:
-        """Token ids [batch, sequence] int64 -> logits [batch, sequence, vocabulary] in the weights' type."""
-        hidden_BSH = self.embed_tokens(input_ids_BS)
-        cos_sin = self.rotary_emb(hidden_BSH)
+        encoder: what a cross-attention looks at [batch, source, hidden], and the mask to add to its scores.
+        """
+        hidden_BSH = self.embeddings(tokens_BSH, token_type_ids_BS)
+        bias = None if self.relative_bias is None else self.relative_bias(hidden_BSH.shape[1])
+        masks = self.masks(hidden_BSH, attention_mask_BS, bias)
+        encoder_BTH, encoder_mask = (None, None) if encoder is None else encoder
+        context = Context(self.rotary_emb(hidden_BSH), masks, encoder_BTH, encoder_mask)
         for block in self.layers:
-            hidden_BSH = block(hidden_BSH, cos_sin)
-        logits_BSV: torch.Tensor = self.lm_head(self.norm(hidden_BSH), self.embed_tokens.weight)
-        return logits_BSV
+            hidden_BSH = block(hidden_BSH, context)
+        return hidden_BSH if self.norm is None else self.norm(hidden_BSH)
+
+    forward = run
+
+
+class Decoder(Stack):
+    """A model of one stack, without cache: its tokens stand at positions 0..S-1."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, build_embedding(config.vocab_size, config.hidden_size))
+        self.lm_head = HEADS[config.head.kind](config)
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids_BS: torch.Tensor,
+        attention_mask_BS: torch.Tensor | None = None,
+        token_type_ids_BS: torch.Tensor | None = None,
+    ) -> Outputs:
+        """Token ids [batch, sequence] int64 -> what the head gives, in the weights' type.
+
+        attention_mask: 1 for a token and 0 for padding, where the config has a padding_mask. token_type_ids:
+        where it has token types. Both int64 [batch, sequence].
+        """
+        tokens_BSH = self.embed_tokens(input_ids_BS)
+        hidden_BSH = self.run(tokens_BSH, attention_mask_BS, token_type_ids_BS)
+        outputs: Outputs = self.lm_head(hidden_BSH, self.embed_tokens.weight)
+        return outputs
+
+
+class EncoderDecoder(Decoder):
+    """A decoder whose blocks also look at an encoder, which reads another text; both share the embedding."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        assert config.encoder is not None, "build_module asks"
+        self.encoder = Stack(config.encoder)
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids_BT: torch.Tensor,
+        attention_mask_BT: torch.Tensor,
+        decoder_input_ids_BS: torch.Tensor,
+    ) -> Outputs:
+        """Source ids and mask [batch, source], target ids [batch, sequence] -> logits of the target's tokens."""
+        encoder_BTH = self.encoder(self.embed_tokens(input_ids_BT), attention_mask_BT)
+        mask = padding_mask(attention_mask_BT, encoder_BTH.dtype)
+        tokens_BSH = self.embed_tokens(decoder_input_ids_BS)
+        hidden_BSH = self.run(tokens_BSH, encoder=(encoder_BTH, mask))
+        outputs: Outputs = self.lm_head(hidden_BSH, self.embed_tokens.weight)
+        return outputs

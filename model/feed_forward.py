@@ -1,50 +1,78 @@
-"""Feed-forward sub-layers.
+"""Feed-forward sub-layers: every token by itself.
 
-    SwiGLU   y = (silu(x Wg^T) * (x Wu^T)) Wd^T,   silu(g) = g / (1 + e^-g)      (Shazeer 2020, arXiv 2002.05202)
+    plain    y = act(x Wu^T + bu) Wd^T + bd                      act of PLAIN     (arXiv 1706.03762)
+    gated    y = gate(x Wg^T, x Wu^T) Wd^T                       gate of GATES    (Shazeer 2020, arXiv 2002.05202)
+    packed   the same, with Wg over Wu in one weight             Phi-3
+    experts  y = sum over the chosen experts of weight * gated(x), see experts.py
 
 Shapes: B batch, S sequence, H hidden, F intermediate.
 """
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
-from ..core.domain import DOMAIN, DOMAIN_VERSION
+from .activations import GATES, PLAIN
 from .config import FeedForwardConfig
-from .exporting import exporting
+from .experts import MixtureOfExperts
 
 
-class SwiGLU(nn.Module):
-    """Gate one projection of x with the SiLU of another, project back."""
+class PlainFeedForward(nn.Module):
+    """Widen, activate, narrow."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        self.activate = PLAIN[config.kind]
+        self.up_proj = nn.Linear(hidden_size, config.intermediate_size, bias=config.bias)
+        self.down_proj = nn.Linear(config.intermediate_size, hidden_size, bias=config.bias)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
         """[batch, sequence, hidden] -> the same shape and type."""
-        y_BSH: torch.Tensor = self.down_proj(swiglu(self.gate_proj(x_BSH), self.up_proj(x_BSH)))
+        y_BSH: torch.Tensor = self.down_proj(self.activate(self.up_proj(x_BSH)))
         return y_BSH
 
 
-def swiglu(gate_BSF: torch.Tensor, up_BSF: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up. Exported as one blockforge::SwiGLU node."""
-    if exporting():
-        return torch.onnx.ops.symbolic(
-            f"{DOMAIN}::SwiGLU",
-            (gate_BSF, up_BSF),
-            dtype=gate_BSF.dtype,
-            shape=gate_BSF.shape,
-            version=DOMAIN_VERSION,
-        )
-    return F.silu(gate_BSF) * up_BSF
+class GatedFeedForward(nn.Module):
+    """Gate one projection of x with another, project back."""
+
+    def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.gate = GATES[config.kind]
+        self.gate_proj = nn.Linear(hidden_size, config.intermediate_size, bias=config.bias)
+        self.up_proj = nn.Linear(hidden_size, config.intermediate_size, bias=config.bias)
+        self.down_proj = nn.Linear(config.intermediate_size, hidden_size, bias=config.bias)
+
+    def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] -> the same shape and type."""
+        y_BSH: torch.Tensor = self.down_proj(self.gate(self.gate_proj(x_BSH), self.up_proj(x_BSH)))
+        return y_BSH
 
 
-FEED_FORWARDS = {"swiglu": SwiGLU}
+class PackedFeedForward(nn.Module):
+    """The gated one with both projections in one weight, the gate's rows first."""
+
+    def __init__(self, config: FeedForwardConfig, hidden_size: int) -> None:
+        super().__init__()
+        self.gate = GATES[config.kind]
+        self.gate_up_proj = nn.Linear(hidden_size, 2 * config.intermediate_size, bias=config.bias)
+        self.down_proj = nn.Linear(config.intermediate_size, hidden_size, bias=config.bias)
+
+    def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] -> the same shape and type."""
+        gate_BSF, up_BSF = self.gate_up_proj(x_BSH).chunk(2, dim=-1)
+        y_BSH: torch.Tensor = self.down_proj(self.gate(gate_BSF, up_BSF))
+        return y_BSH
+
+
+FEED_FORWARDS: dict[str, type[PlainFeedForward | GatedFeedForward]] = {
+    **dict.fromkeys(PLAIN, PlainFeedForward),
+    **dict.fromkeys(GATES, GatedFeedForward),
+}
 
 
 def build_feed_forward(config: FeedForwardConfig, hidden_size: int) -> nn.Module:
     """The feed-forward sub-layer that `config` names."""
-    return FEED_FORWARDS[config.kind](hidden_size, config.intermediate_size)
+    if config.experts is not None:
+        return MixtureOfExperts(config, hidden_size, GatedFeedForward)
+    if config.packed:
+        return PackedFeedForward(config, hidden_size)
+    return FEED_FORWARDS[config.kind](config, hidden_size)

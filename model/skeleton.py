@@ -6,13 +6,16 @@ import torch
 from torch import nn
 
 from ..core.errors import UsageError
-from .block import SingleBlock
+from .block import SingleBlock, SingleCrossBlock
 from .config import ModelConfig
-from .decoder import Decoder
+from .decoder import Decoder, EncoderDecoder
 
 
 def build_module(config: ModelConfig, *, layer: int | None = None) -> nn.Module:
-    """The Decoder (layer None) or one SingleBlock, in eval mode on the meta device: shapes, no numbers.
+    """The whole model (layer None) or one block, in eval mode on the meta device: shapes, no numbers.
+
+    Whole: a Decoder, or an EncoderDecoder where the config has an encoder. One block: a SingleBlock or, of a decoder
+    with an encoder, a SingleCrossBlock.
 
     Parameters are the module's only tensors (no buffers). Raises UsageError when the model has no such
     layer.
@@ -23,7 +26,14 @@ def build_module(config: ModelConfig, *, layer: int | None = None) -> nn.Module:
             f"layer {layer}", found=f"the model has layers 0 to {last}", fix="Name one"
         )
     with torch.device("meta"):
-        module = Decoder(config) if layer is None else SingleBlock(config, layer)
+        if layer is None:
+            module: nn.Module = (
+                Decoder(config) if config.encoder is None else EncoderDecoder(config)
+            )
+        elif config.encoder is None:
+            module = SingleBlock(config, layer)
+        else:
+            module = SingleCrossBlock(config, layer)
     return module.eval().requires_grad_(False)
 
 

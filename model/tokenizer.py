@@ -2,7 +2,7 @@
 
 tokenizer.json of a Hugging Face folder is read as it is. GGUF stores the vocabulary and merges of a
 byte-level BPE, and the name of the rule that cuts text into words first; SPLITS holds the rules that the
-models' own tokenizer.json files carry.
+models' own tokenizer.json files carry. SentencePiece vocabularies: tokenizer_sentencepiece.py.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from ..core.errors import ArtefactError, UsageError
 from .fields import Fields
+from .tokenizer_sentencepiece import sentencepiece_from_gguf
 
 _CONTROL, _USER_DEFINED = 3, 4  # GGUF token types that are never cut or merged
 _LLAMA_3_WORDS = (
@@ -60,8 +61,15 @@ def tokenizer_from_gguf(fields: Fields) -> Tokenizer | None:
     if "tokenizer.ggml.model" not in fields.values:
         return None
     model = fields.text("tokenizer.ggml.model")
-    if model != "gpt2":
-        raise _unsupported(fields, "tokenizer.ggml.model", model, ["gpt2"])
+    if model not in _MODELS:
+        raise _unsupported(fields, "tokenizer.ggml.model", model, list(_MODELS))
+    tokenizer = _MODELS[model](fields)
+    _add_start(tokenizer, fields, absent=model == "llama")
+    return tokenizer
+
+
+def _byte_level(fields: Fields) -> Tokenizer:
+    """A byte-level BPE, whose merges the file lists."""
     split = fields.text("tokenizer.ggml.pre", "gpt-2")
     if split not in SPLITS:
         raise _unsupported(fields, "tokenizer.ggml.pre", split, list(SPLITS))
@@ -76,14 +84,28 @@ def tokenizer_from_gguf(fields: Fields) -> Tokenizer | None:
             tokenizer.add_special_tokens([added]) if added.special else tokenizer.add_tokens(
                 [added]
             )
-    if fields.flag("tokenizer.ggml.add_bos_token", False):
-        start = fields.whole("tokenizer.ggml.bos_token_id")
-        if not 0 <= start < len(tokens):
-            raise ArtefactError(fields.source, found=f"tokenizer.ggml.bos_token_id is {start}")
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{tokens[start]} $A", special_tokens=[(tokens[start], start)]
-        )
     return tokenizer
+
+
+def _add_start(tokenizer: Tokenizer, fields: Fields, *, absent: bool) -> None:
+    """Begin every text with the start token where the file wants it; absent: what its silence means."""
+    if not fields.flag("tokenizer.ggml.add_bos_token", absent):
+        return
+    tokens, start = (
+        fields.array("tokenizer.ggml.tokens"),
+        fields.whole("tokenizer.ggml.bos_token_id"),
+    )
+    if not 0 <= start < len(tokens):
+        raise ArtefactError(fields.source, found=f"tokenizer.ggml.bos_token_id is {start}")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{tokens[start]} $A", special_tokens=[(tokens[start], start)]
+    )
+
+
+_MODELS: dict[str, Callable[[Fields], Tokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": sentencepiece_from_gguf,
+}
 
 
 def _bpe(fields: Fields, tokens: list[object], *, whole_words: bool) -> models.BPE:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +94,21 @@ def plugin_named(name: str) -> Plugin:
 def registered() -> tuple[Plugin, ...]:
     """Every plugin, in the order of registration."""
     return tuple(_PLUGINS.values())
+
+
+def load_operator(path: str | Path) -> Plugin:
+    """The PLUGIN of an operator file that lives outside this folder; `register` makes it known.
+
+    Its relative imports resolve as if it were here. UsageError when the file has no PLUGIN.
+    """
+    path = Path(path)
+    spec = spec_from_file_location(f"{__package__}.{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UsageError(f"operator file {path}", found="no Python file", fix="Name a .py file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not isinstance(plugin := getattr(module, "PLUGIN", None), Plugin):
+        raise UsageError(
+            f"operator file {path}", found="no PLUGIN in it", fix="Set PLUGIN = Plugin(...)"
+        )
+    return plugin

@@ -16,7 +16,10 @@ ROOMS = {
     "validate": {"core", "graph", "model", "plugins", "engines"},
     "recipes": set(),
 }
-TOP = {"__init__.py", "__main__.py", "recipe.py", "pipeline.py", "cli.py", "console.py", "inspection.py"}
+TOP = {
+    *("__init__.py", "__main__.py", "cli.py", "console.py", "inspection.py"),
+    *("recipe.py", "pipeline.py", "stages.py", "inference.py"),
+}
 LIGHT = ["cli.py", "console.py", "__init__.py", "core/errors.py", "core/dtypes.py"]
 HEAVY = {
     "torch",

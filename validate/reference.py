@@ -20,7 +20,7 @@ from ..core.manifest import TensorRecord
 from ..core.progress import Progress, Step, silent
 from .inputs import Case
 from .language import LanguageScore, LanguageTally, next_token_nll, perplexity
-from .spread import Spread, measure, pool
+from .spread import Spread, measure, pool, row_error
 
 Load = Callable[[torch.dtype], nn.Module]  # the module with its weights in that dtype
 Tensors = dict[str, torch.Tensor]
@@ -186,9 +186,7 @@ def _compute_floor(truth: Truth, precision: DType, io: DType, progress: Progress
             for name, value in delivered.items()
             if value.is_floating_point()
         }
-        layers |= {
-            name: measure(truth.layers[name], value).relative for name, value in kept.items()
-        }
+        layers |= {name: row_error(truth.layers[name], value) for name, value in kept.items()}
         tally(language, truth, case, delivered.get(truth.vocabulary or ""))
     return Floor(spreads, layers, language.score())
 

@@ -1,6 +1,6 @@
 """Spread: how far one tensor lies from the float64 truth, as sums that can be pooled over cases.
 
-    rms = sqrt(sum e^2 / n)    relative = sqrt(sum e^2 / sum t^2)    cosine = sum t a / sqrt(sum t^2 sum a^2)
+    rms = sqrt(sum e^2 / n)    cosine = sum t a / sqrt(sum t^2 sum a^2)
 
 e = a - t, elementwise in float64; walked in chunks, so memory stays small beside the tensors.
 """
@@ -49,13 +49,6 @@ class Spread:
     def mean_abs(self) -> float:
         """Mean of the absolute error."""
         return self.abs_sum / self.count if self.count else math.nan
-
-    @property
-    def relative(self) -> float:
-        """rms error over the truth's rms; for a truth of zeros 0 when exact, else infinite."""
-        if self.truth_square == 0:
-            return 0.0 if self.square_sum == 0 else math.inf
-        return math.sqrt(self.square_sum / self.truth_square)
 
     @property
     def cosine(self) -> float:
@@ -124,6 +117,20 @@ def measure(truth: torch.Tensor, actual: torch.Tensor, *, infinities: bool = Fal
         nonfinite=broken,
         truth_nonfinite=silent,
     )
+
+
+def row_error(truth: torch.Tensor, actual: torch.Tensor) -> float:
+    """Relative error of an inner value [..., width]: sqrt(mean over rows of |e|^2 / |t|^2).
+
+    Each row counts against its own size. Hidden states need that: where the first token's residual is a
+    thousand times larger than any other's, a norm over the whole tensor would weigh one rounding of one
+    element. A row of zeros counts 0 when exact, else makes the error infinite; NaN anywhere gives NaN.
+    """
+    t = truth.reshape(-1, truth.shape[-1]).double()
+    e = actual.reshape(t.shape).double() - t
+    squares, sizes = e.square().sum(dim=1), t.square().sum(dim=1)
+    rows = torch.where((sizes == 0) & (squares == 0), 0.0, squares / sizes)
+    return float(rows.mean().sqrt())
 
 
 def _sums(t: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

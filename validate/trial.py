@@ -14,7 +14,7 @@ from .language import LanguageTally
 from .limits import Limits
 from .reference import Floor, Truth, tally
 from .runners import Ran
-from .spread import Spread, measure, pool
+from .spread import Spread, pool, row_error
 
 PEAKS = 8  # values listed with the largest magnitudes
 
@@ -129,7 +129,7 @@ def _layer_errors(truth: Truth, floor: Floor, ran: Ran) -> dict[str, tuple[float
     if len(truth.layers) == 1 and not kept and len(ran.outputs) == 1:
         kept = dict(zip(truth.layers, ran.outputs.values(), strict=True))
     return {
-        name: (measure(truth.layers[name], kept[name]).relative, floor.layers[name])
+        name: (row_error(truth.layers[name], kept[name]), floor.layers[name])
         for name in truth.layers
         if name in kept and kept[name].shape == truth.layers[name].shape
     }

@@ -83,9 +83,10 @@ class Machine:
         operator = step.operator
         assert operator is not None
         types = tuple(data_type_of(value) for value in inputs)
-        declared = types
-        if self._exact:  # what the graph declares, which fp64 hides
-            declared = tuple(v.dtype if v is not None else None for v in step.inputs)
+        declared = tuple(  # exact numbers are fp64 whatever the graph declares
+            v.dtype if v is not None and t == DataType.DOUBLE and v.dtype else t
+            for v, t in zip(step.inputs, types, strict=True)
+        )
         call = Call(
             op_type=step.operation.name,
             version=step.operation.version,

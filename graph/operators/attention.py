@@ -2,8 +2,8 @@
 
     y = softmax(softcap(q k^T * scale) + mask) v
 
-Scores and softmax stay in fp32; the probabilities are rounded to the value's type before they meet it, as fused
-kernels do; products accumulate in fp32. Axes: B batch, N query heads, G key/value heads, S queries, T keys
+Scores and softmax stay in fp32; the probabilities are rounded to the query's type before they meet the values, as
+fused kernels do; products accumulate in fp32. Axes: B batch, N query heads, G key/value heads, S queries, T keys
 (past included), D head size.
 """
 

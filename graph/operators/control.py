@@ -9,6 +9,7 @@ from .registry import Call, Tensor, raw
 
 @raw("If")
 def if_(call: Call, condition: Tensor) -> tuple[Value, ...]:
+    """Run one branch: its outputs are the node's."""
     return tuple(call.bodies["then_branch" if bool(condition) else "else_branch"]([]))
 
 

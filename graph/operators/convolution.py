@@ -31,6 +31,7 @@ def _convolve(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None)
 
 @math("Conv")
 def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [N, C, ...] with weight [M, C / group, ...] and bias [M]: [N, M, ...]."""
     return _convolve(call, x, weight, bias)
 
 

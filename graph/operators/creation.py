@@ -13,11 +13,14 @@ _SEED = 0  # random operators without a seed: a repeated run gives the same numb
 
 @raw("Constant")
 def constant(call: Call) -> Value:
+    """The value of whichever attribute is set."""
     for name, attribute in call.attributes.items():
         if name == "value":
             tensor = attribute.as_tensor()
             value = value_from_numpy(tensor.numpy(), tensor.dtype)
-            return value.clone() if isinstance(value, torch.Tensor) else value  # the model keeps its own
+            return (
+                value.clone() if isinstance(value, torch.Tensor) else value
+            )  # the model keeps its own
         if name == "value_int":
             return torch.tensor(attribute.as_int(), dtype=torch.int64)
         if name == "value_ints":
@@ -50,6 +53,7 @@ def range_(call: Call, start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
 
 @math("EyeLike")
 def eye_like(call: Call, x: Tensor) -> Tensor:
+    """Ones on diagonal k of a matrix of x's shape."""
     rows, columns = x.shape
     k = call.get_int("k", 0)
     ones = torch.ones(rows, columns).triu(k).tril(k)
@@ -70,6 +74,7 @@ def one_hot(call: Call, positions: Tensor, depth: Tensor, values: Tensor) -> Ten
 
 @math("HannWindow", "HammingWindow", "BlackmanWindow")
 def window(call: Call, length: Tensor) -> Tensor:
+    """A raised-cosine window of `length` samples, periodic or symmetric."""
     n = int(length)
     over = n if call.get_int("periodic", 1) else n - 1
     phase = 2 * number.pi * torch.arange(n, dtype=torch.float64) / over
@@ -100,6 +105,7 @@ def random(call: Call, x: Tensor | None = None) -> Tensor:
 
 @math("Bernoulli")
 def bernoulli(call: Call, probability: Tensor) -> Tensor:
+    """One with each element's probability, seeded."""
     return torch.bernoulli(probability, generator=_generator(call))
 
 

@@ -100,6 +100,7 @@ def extremum(call: Call, *inputs: Tensor) -> Tensor:
 
 @math("Sum", "Mean")
 def total(call: Call, *inputs: Tensor) -> Tensor:
+    """The elementwise sum or mean of all inputs, in one rounding."""
     result = functools.reduce(torch.add, inputs)
     return result / len(inputs) if call.op_type == "Mean" else result
 
@@ -108,16 +109,7 @@ def total(call: Call, *inputs: Tensor) -> Tensor:
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Bounds are attributes before opset 11; where low > high, high wins."""
     if call.version < 11:
-        low = (
-            torch.tensor(call.get_float("min", -torch.inf), dtype=x.dtype)
-            if call.has("min")
-            else None
-        )
-        high = (
-            torch.tensor(call.get_float("max", torch.inf), dtype=x.dtype)
-            if call.has("max")
-            else None
-        )
+        return x.clamp(call.get_float("min", -torch.inf), call.get_float("max", torch.inf))
     if low is not None:
         x = torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
@@ -133,17 +125,20 @@ def bit_shift(call: Call, x: Tensor, amount: Tensor) -> Tensor:
 
 @math("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 def bitwise(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """Bit by bit, on integers."""
     functions = {"And": torch.bitwise_and, "Or": torch.bitwise_or, "Xor": torch.bitwise_xor}
     return functions[call.op_type.removeprefix("Bitwise")](a, b)
 
 
 @math("BitwiseNot")
 def bitwise_not(call: Call, x: Tensor) -> Tensor:
+    """Every bit turned."""
     return torch.bitwise_not(x)
 
 
 @math("And", "Or", "Xor")
 def logical(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """And, or, exclusive or of booleans."""
     a, b = _aligned(call, a, b)
     functions = {"And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor}
     return functions[call.op_type](a, b)
@@ -151,11 +146,13 @@ def logical(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 @math("Not")
 def logical_not(call: Call, x: Tensor) -> Tensor:
+    """The opposite of each boolean."""
     return torch.logical_not(x)
 
 
 @math("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 def compare(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """A boolean per element; NaN compares unequal."""
     a, b = _aligned(call, a, b)
     functions = {
         "Equal": torch.eq,
@@ -169,19 +166,18 @@ def compare(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 @math("IsNaN")
 def is_nan(call: Call, x: Tensor) -> Tensor:
+    """Where x is NaN."""
     return torch.isnan(x)
 
 
 @math("IsInf")
 def is_inf(call: Call, x: Tensor) -> Tensor:
-    positive = (
-        torch.isposinf(x)
-        if call.get_int("detect_positive", 1)
-        else torch.zeros_like(x, dtype=torch.bool)
-    )
-    return positive | torch.isneginf(x) if call.get_int("detect_negative", 1) else positive
+    """Where x is infinite, of the signs that are asked for."""
+    positive = torch.isposinf(x) & bool(call.get_int("detect_positive", 1))
+    return positive | (torch.isneginf(x) & bool(call.get_int("detect_negative", 1)))
 
 
 @move("Where")
 def where(call: Call, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """a where the condition holds, b elsewhere."""
     return torch.where(condition, a, b)

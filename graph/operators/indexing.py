@@ -22,6 +22,7 @@ def _wrapped(positions: Tensor, length: int) -> Tensor:
 
 @move("Gather")
 def gather(call: Call, x: Tensor, positions: Tensor) -> Tensor:
+    """Slices of an axis at `positions`, whose shape takes the axis's place."""
     (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
     picked = _wrapped(positions, x.shape[axis])
     taken = x.index_select(axis, picked.reshape(-1))
@@ -30,6 +31,7 @@ def gather(call: Call, x: Tensor, positions: Tensor) -> Tensor:
 
 @move("GatherElements")
 def gather_elements(call: Call, x: Tensor, positions: Tensor) -> Tensor:
+    """One element per position along an axis."""
     (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
     return x.gather(axis, _wrapped(positions, x.shape[axis]))
 
@@ -84,6 +86,7 @@ def _reduced(x: Tensor, axis: int, places: Tensor, updates: Tensor, reduction: s
 
 @math("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Tensor, positions: Tensor, updates: Tensor) -> Tensor:
+    """A copy of x with single elements along an axis replaced or combined."""
     (axis,) = positive_axes([call.get_int("axis", 0)], x.ndim)
     places = _wrapped(positions, x.shape[axis])
     reduction = call.get_str("reduction", "none")

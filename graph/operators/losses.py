@@ -27,6 +27,7 @@ def _negative_log_likelihood(
 def negative_log_likelihood_loss(
     call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None
 ) -> Tensor:
+    """x: log-probabilities [N, C, ...]; target: classes [N, ...]."""
     return _negative_log_likelihood(call, x, target, weight)
 
 
@@ -34,5 +35,6 @@ def negative_log_likelihood_loss(
 def softmax_cross_entropy_loss(
     call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
+    """The loss of x's softmax, and its logarithm."""
     log_probability = torch.log_softmax(x, 1)
     return _negative_log_likelihood(call, log_probability, target, weight), log_probability

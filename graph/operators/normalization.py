@@ -85,6 +85,7 @@ def batch_normalization(
 
 @math("InstanceNormalization")
 def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Each channel of each sample by its own statistics."""
     normal = _normalise(x, range(2, x.ndim), call.get_float("epsilon", 1e-5))
     return normal * _channels(scale, x.ndim) + _channels(bias, x.ndim)
 
@@ -102,6 +103,7 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> T
 
 @math("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
+    """(x - mean) / deviation over the given axes."""
     axes = call.get_ints("axes") or [0, 2, 3]
     centred = x - x.mean(axes, keepdim=True)
     return centred / (centred.square().mean(axes, keepdim=True).sqrt() + 1e-9)

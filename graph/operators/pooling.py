@@ -55,6 +55,7 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
 
 @math("LpPool")
 def lp_pool(call: Call, x: Tensor) -> Tensor:
+    """The p-norm of each window."""
     window = _window(call, x)
     p = call.get_int("p", 2)
     cells = windows(padded(x, window.before, _beyond(window), 0.0), window)
@@ -63,6 +64,7 @@ def lp_pool(call: Call, x: Tensor) -> Tensor:
 
 @math("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def global_pool(call: Call, x: Tensor) -> Tensor:
+    """One number per channel: mean, largest or p-norm."""
     axes = list(range(2, x.ndim))
     if call.op_type == "GlobalMaxPool":
         return x.amax(axes, keepdim=True)

@@ -8,6 +8,7 @@ from .registry import Call, Tensor, math, raw
 
 @math("MatMul")
 def matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """numpy's matmul: batches broadcast, vectors become rows or columns."""
     return torch.matmul(a, b)
 
 
@@ -27,11 +28,13 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 
 @math("Einsum")
 def einsum(call: Call, *inputs: Tensor) -> Tensor:
+    """Products and sums as the equation says."""
     return torch.einsum(call.get_str("equation", "").replace(" ", ""), *inputs)
 
 
 @math("Det")
 def determinant(call: Call, x: Tensor) -> Tensor:
+    """The determinant of each matrix [..., n, n]."""
     result: Tensor = torch.linalg.det(x)
     return result
 

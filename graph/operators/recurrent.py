@@ -130,6 +130,8 @@ def rnn(
     lengths: Tensor | None = None,
     initial: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """h' = f(x W + h R + b)."""
+
     def step(d: _Direction, x_BI: Tensor, state: list[Tensor]) -> list[Tensor]:
         total = x_BI @ d.w.T + state[0] @ d.r.T + d.bias.sum(0)
         return [d.functions[0](_clipped(call, total))]

@@ -69,7 +69,7 @@ def _logarithm(x: Tensor) -> Tensor:
 
 @math(*_REDUCTIONS)
 def reduce(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """Without axes all are reduced, or none where noop_with_empty_axes says so."""
+    """Along axes (attribute before opset 18, ReduceSum 13). Without axes all are reduced, or none where noop_with_empty_axes says so."""
     chosen = integers(axes) if axes is not None else call.get_ints("axes") or []
     if not chosen and call.get_int("noop_with_empty_axes", 0):
         return _elementwise(call.op_type, x)

@@ -74,9 +74,11 @@ class Call:
     bodies: Mapping[str, Body]
 
     def has(self, name: str) -> bool:
+        """Whether the attribute is set."""
         return name in self.attributes
 
     def get_int(self, name: str, default: int) -> int:
+        """An integer attribute."""
         return self.attributes[name].as_int() if name in self.attributes else default
 
     def get_float(self, name: str, default: float) -> float:
@@ -86,6 +88,7 @@ class Call:
         return float(np.float32(default))
 
     def get_str(self, name: str, default: str) -> str:
+        """A string attribute."""
         return self.attributes[name].as_string() if name in self.attributes else default
 
     def get_ints(self, name: str) -> list[int] | None:

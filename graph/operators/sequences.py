@@ -8,21 +8,25 @@ from .registry import Call, Tensor, raw
 
 @raw("SequenceConstruct")
 def sequence_construct(call: Call, *inputs: Value) -> list[Value]:
+    """A sequence of the inputs."""
     return list(inputs)
 
 
 @raw("SequenceEmpty")
 def sequence_empty(call: Call) -> list[Value]:
+    """A sequence of nothing."""
     return []
 
 
 @raw("SequenceAt")
 def sequence_at(call: Call, items: list[Value], position: Tensor) -> Value:
+    """The item at a position, counted from the end where negative."""
     return items[int(position)]
 
 
 @raw("SequenceLength")
 def sequence_length(call: Call, items: list[Value]) -> Tensor:
+    """The number of items."""
     return torch.tensor(len(items), dtype=torch.int64)
 
 
@@ -30,6 +34,7 @@ def sequence_length(call: Call, items: list[Value]) -> Tensor:
 def sequence_insert(
     call: Call, items: list[Value], item: Value, position: Tensor | None = None
 ) -> list[Value]:
+    """A copy with an item put before `position`, at the end by default."""
     place = len(items) if position is None else int(position)
     if not -len(items) <= place <= len(items):
         raise IndexError(f"position {place} in a sequence of {len(items)}")
@@ -39,6 +44,7 @@ def sequence_insert(
 
 @raw("SequenceErase")
 def sequence_erase(call: Call, items: list[Value], position: Tensor | None = None) -> list[Value]:
+    """A copy without the item at `position`, the last by default."""
     place = len(items) - 1 if position is None else int(position) % len(items)
     return items[:place] + items[place + 1 :]
 
@@ -57,6 +63,7 @@ def sequence_map(call: Call, items: list[Value], *extra: Value) -> tuple[list[Va
 
 @raw("SplitToSequence")
 def split_to_sequence(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
+    """Parts of an axis: of the given sizes, of one size, or of one element each."""
     axis = call.get_int("axis", 0)
     if sizes is None:
         parts = x.split_with_sizes([1] * x.shape[axis], axis)
@@ -71,22 +78,26 @@ def split_to_sequence(call: Call, x: Tensor, sizes: Tensor | None = None) -> lis
 
 @raw("ConcatFromSequence")
 def concat_from_sequence(call: Call, items: list[Tensor]) -> Tensor:
+    """The items joined along an axis, or stacked along a new one."""
     join = torch.stack if call.get_int("new_axis", 0) else torch.cat
     return join(items, call.get_int("axis", 0))
 
 
 @raw("Optional")
 def optional(call: Call, value: Value = None) -> Value:
+    """An optional value: the input, or absent."""
     return value
 
 
 @raw("OptionalHasElement")
 def optional_has_element(call: Call, value: Value = None) -> Tensor:
+    """Whether the value is there."""
     return torch.tensor(value is not None)
 
 
 @raw("OptionalGetElement")
 def optional_get_element(call: Call, value: Value) -> Value:
+    """The value; an error where it is absent."""
     if value is None:
         raise ValueError("the optional value is absent")
     return value

@@ -12,6 +12,7 @@ from .registry import Call, Tensor, move, raw
 
 @raw("Identity")
 def identity(call: Call, x: Value) -> Value:
+    """The value itself."""
     return x
 
 
@@ -28,6 +29,7 @@ def shape(call: Call, x: Tensor) -> Tensor:
 
 @move("Size")
 def size(call: Call, x: Tensor) -> Tensor:
+    """The number of elements."""
     return torch.tensor(x.numel(), dtype=torch.int64)
 
 
@@ -45,6 +47,7 @@ def reshape(call: Call, x: Tensor, sizes: Tensor | None = None) -> Tensor:
 
 @move("Flatten")
 def flatten(call: Call, x: Tensor) -> Tensor:
+    """A matrix: the axes before `axis`, and the rest."""
     axis = call.get_int("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
     return x.reshape(number.prod(x.shape[:axis]), number.prod(x.shape[axis:]))
@@ -73,6 +76,7 @@ def unsqueeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @move("Transpose")
 def transpose(call: Call, x: Tensor) -> Tensor:
+    """The axes in another order, reversed by default."""
     order = call.get_ints("perm")
     return x.permute(order if order is not None else list(reversed(range(x.ndim))))
 
@@ -85,6 +89,7 @@ def expand(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
 
 @move("Tile")
 def tile(call: Call, x: Tensor, repeats: Tensor, axis: Tensor | None = None) -> Tensor:
+    """Repeated along each axis."""
     if call.version < 6 and axis is not None:
         counts = [1] * x.ndim
         counts[integers(axis)[0]] = integers(repeats)[0]
@@ -94,6 +99,7 @@ def tile(call: Call, x: Tensor, repeats: Tensor, axis: Tensor | None = None) -> 
 
 @move("Concat")
 def concat(call: Call, *inputs: Tensor) -> Tensor:
+    """Joined along one axis."""
     axis = call.get_int("axis", 1)
     return torch.cat(inputs, dim=axis)
 
@@ -135,7 +141,6 @@ def _sliced(x: Tensor, axis: int, part: slice) -> Tensor:
     if part.step > 0:
         start, end, step = part.indices(length)
         return x[(slice(None),) * axis + (slice(start, max(start, end), step),)]
-    # numpy reads an end of -1 as the last element; ONNX clamps ends below -length to "before the first".
     start, end, step = part.indices(length)
     return x.index_select(axis, torch.arange(start, end, step) if start > end else torch.arange(0))
 
@@ -154,11 +159,8 @@ def pad(
     axes: Tensor | None = None,
 ) -> Tensor:
     """pads: all begins, then all ends; a negative pad cuts. Modes: constant, reflect, edge, wrap."""
-    amounts = (
-        integers(pads)
-        if pads is not None
-        else (call.get_ints("pads") or call.get_ints("paddings") or [])
-    )
+    amounts = call.get_ints("pads") or call.get_ints("paddings") or []  # before opset 11
+    amounts = amounts if pads is None else integers(pads)
     chosen = range(x.ndim) if axes is None else positive_axes(integers(axes), x.ndim)
     half = len(amounts) // 2
     mode = call.get_str("mode", "constant")
@@ -196,12 +198,14 @@ def _source_positions(length: int, before: int, after: int, mode: str) -> Tensor
 
 @move("Trilu")
 def trilu(call: Call, x: Tensor, diagonal: Tensor | None = None) -> Tensor:
+    """The upper or lower triangle, zeros elsewhere."""
     k = 0 if diagonal is None else integers(diagonal)[0]
     return x.triu(k) if call.get_int("upper", 1) else x.tril(k)
 
 
 @move("DepthToSpace")
 def depth_to_space(call: Call, x_NCHW: Tensor) -> Tensor:
+    """Blocks of channels become blocks of pixels."""
     n, c, h, w = x_NCHW.shape
     b = call.get_int("blocksize", 1)
     if call.get_str("mode", "DCR") == "DCR":
@@ -213,6 +217,7 @@ def depth_to_space(call: Call, x_NCHW: Tensor) -> Tensor:
 
 @move("SpaceToDepth")
 def space_to_depth(call: Call, x_NCHW: Tensor) -> Tensor:
+    """Blocks of pixels become blocks of channels."""
     n, c, h, w = x_NCHW.shape
     b = call.get_int("blocksize", 1)
     if call.get_str("mode", "DCR") == "CRD":
@@ -224,6 +229,7 @@ def space_to_depth(call: Call, x_NCHW: Tensor) -> Tensor:
 
 @move("CenterCropPad")
 def center_crop_pad(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
+    """Cut or zero-padded around the middle to the asked sizes."""
     axes = call.get_ints("axes")
     chosen = range(x.ndim) if axes is None else positive_axes(axes, x.ndim)
     for axis, wanted in zip(chosen, integers(sizes), strict=True):

@@ -23,6 +23,7 @@ def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
 
 @math("AffineGrid")
 def affine_grid(call: Call, theta: Tensor, size: Tensor) -> Tensor:
+    """The places that an affine map theta [N, 2 or 3, 3 or 4] reads: [N, ..., 2 or 3]."""
     return functional.affine_grid(
         theta, integers(size), align_corners=bool(call.get_int("align_corners", 0))
     )

@@ -37,6 +37,7 @@ def bodies(model: ir.Model) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, 
 
 
 def domain_of(node: ir.Node) -> str:
+    """The node's domain, "" for ONNX's own."""
     return _domain(node.domain)
 
 

@@ -60,7 +60,7 @@ def _half_sums(model: ir.Model) -> Iterator[Fault]:
         if value is not None and value.dtype == DataType.FLOAT16:
             yield Fault(
                 node_label(node),
-                f"it sums {value.name!r} in fp16: squares pass 65504 from 256 on",
+                f"it sums {value.name!r} in fp16: a square passes 65504 from 256 on",
                 "Cast to fp32 around it, or use RMSNormalization or LayerNormalization",
             )
 

@@ -13,10 +13,11 @@ from ..config import ModelConfig
 from ..fields import Fields
 from ..skeleton import parameter_shapes
 from ..tokenizer import tokenizer_from_gguf
+from .dialect import Dialect
 from .gguf_config import config_from_gguf
+from .gguf_names import GGUF, GGUF_ROPE_FACTORS
 from .gguf_reader import Header, StoredTensor, read_header
 from .protocol import as_finite, check_names, require_name
-from .quirks import GGUF_ROPE_FACTORS, layout_from_gguf, name_from_gguf
 
 if TYPE_CHECKING:
     import tokenizers
@@ -30,6 +31,7 @@ class GgufCheckpoint:
     config: ModelConfig
     path: Path
     metadata: Fields
+    dialect: Dialect
     tensors: dict[str, StoredTensor]
 
     def names(self) -> list[str]:
@@ -45,7 +47,7 @@ class GgufCheckpoint:
         """Parameter `name`, dequantised to float32, un-permuted, then in `dtype`; errors as Checkpoint.read."""
         require_name(self.source, name, self.names())
         tensor = torch.from_numpy(_dequantised(self.path, self.tensors[name]))
-        return as_finite(layout_from_gguf(tensor, name, self.config), dtype, name, self.source)
+        return as_finite(self.dialect.layout(tensor, name, self.config), dtype, name, self.source)
 
     def tokenizer(self) -> "tokenizers.Tokenizer | None":
         """The tokenizer that the metadata holds, None where there is none; UsageError for an unknown kind."""
@@ -63,15 +65,17 @@ def open_gguf(path: Path, source: str) -> GgufCheckpoint:
         _check_supported(kind, source)
     by_stored_name = {tensor.name: tensor for tensor in header.tensors}
     config = _config(path, header, by_stored_name, source)
+    metadata = Fields(source, header.metadata)
+    dialect = GGUF[metadata.text("general.architecture")]
     tensors: dict[str, StoredTensor] = {}
     for tensor in header.tensors:
-        name = name_from_gguf(tensor.name)
-        if name is not None:
-            tensors[name] = tensor
+        place = dialect.place(tensor.name)
+        if place is not None:
+            tensors[place.name] = tensor
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     check_names(source, config, shapes, {name: tensor.name for name, tensor in tensors.items()})
     ordered = {name: tensors[name] for name in parameter_shapes(config)}
-    return GgufCheckpoint(source, config, path, Fields(source, header.metadata), ordered)
+    return GgufCheckpoint(source, config, path, metadata, dialect, ordered)
 
 
 def _config(

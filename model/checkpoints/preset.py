@@ -1,6 +1,7 @@
 """A preset with seeded random weights: the same numbers for a name and seed, in any order of reading."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ from .protocol import as_finite, require_name
 
 if TYPE_CHECKING:
     import tokenizers
+
+_AROUND_ZERO = (".bias", "_bias", ".running_mean")
+_TABLES = ("embeddings.positions", "embeddings.types")
+_SHRUNK = re.compile(r"\.(v_proj|o_proj|mlp\.\w+)\.weight$")
 
 
 @dataclass(frozen=True)
@@ -35,16 +40,27 @@ class RandomCheckpoint:
         return shapes[name]
 
     def read(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Linear weights from N(0, 1/in), the embedding from N(0, 1), norm weights from N(1, 0.1^2)."""
+        """Linear weights from N(0, 1/in), embeddings from N(0, 1), norm weights from N(1, 0.1^2), biases N(0, 0.1^2).
+
+        A tied embedding is a linear weight. With DeepNorm, weights of values, output and feed-forward shrink by beta.
+        """
         shape = self.shape(name)
         digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
         normal = torch.randn(shape, generator=generator)
         if len(shape) == 1:
-            normal = 1 + 0.1 * normal
-        elif name != "embed_tokens.weight" or self.config.tie_word_embeddings:
+            normal = 0.1 * normal if name.endswith(_AROUND_ZERO) else 1 + 0.1 * normal
+        elif not self._is_table(name):
             normal = normal * shape[-1] ** -0.5
+        if self.config.deepnorm is not None and _SHRUNK.search(name):
+            normal = normal * self.config.deepnorm.beta
         return as_finite(normal, dtype, name, self.source)
+
+    def _is_table(self, name: str) -> bool:
+        """Whether rows are looked up rather than multiplied."""
+        if name == "embed_tokens.weight":
+            return not self.config.tie_word_embeddings
+        return name.startswith(_TABLES) or name.endswith("relative_bias.weight")
 
     def tokenizer(self) -> "tokenizers.Tokenizer | None":
         """None: random weights speak no language."""

@@ -1,7 +1,7 @@
 """A Hugging Face folder: config.json, and safetensors in one file or in shards with an index."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from ..config import ModelConfig
 from ..fields import Fields
 from ..skeleton import parameter_shapes
 from ..tokenizer import tokenizer_from_json
+from .dialect import Dialect, as_stored
 from .hf_config import config_from_hf
 from .protocol import as_finite, check_names, require_name
-from .quirks import name_from_hf
 
 if TYPE_CHECKING:
     import tokenizers
@@ -32,6 +32,7 @@ class _Stored:
     file: Path
     name: str
     shape: tuple[int, ...]
+    index: int | None = None  # which expert's
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class FolderCheckpoint:
     source: str
     config: ModelConfig
     folder: Path
-    tensors: dict[str, _Stored]
+    dialect: Dialect
+    tensors: dict[str, tuple[_Stored, ...]]  # parts, of which experts have one each
 
     def names(self) -> list[str]:
         """Our parameter names, in the module's order."""
@@ -50,14 +52,21 @@ class FolderCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of parameter `name`, from the header; UsageError for an unknown name."""
         require_name(self.source, name, self.names())
-        return self.tensors[name].shape
+        return _shape(name, self.tensors[name], self.dialect, self.config)
 
     def read(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Parameter `name` in `dtype`; see Checkpoint.read for the errors."""
         require_name(self.source, name, self.names())
-        stored = self.tensors[name]
+        parts = [self._part(name, stored, dtype) for stored in self.tensors[name]]
+        return torch.stack(parts) if _is_stacked(self.tensors[name]) else parts[0]
+
+    def _part(self, name: str, stored: "_Stored", dtype: torch.dtype) -> torch.Tensor:
+        """One stored tensor in our layout, converted and checked. Layouts that compute do so in float32 or wider."""
         with _open(stored.file) as file:
             tensor: torch.Tensor = file.get_tensor(stored.name)
+        if self.dialect.layout is not as_stored:
+            wide = torch.promote_types(torch.float32, dtype)
+            tensor = self.dialect.layout(tensor.to(wide), name, self.config)
         return as_finite(tensor, dtype, name, self.source)
 
     def tokenizer(self) -> "tokenizers.Tokenizer | None":
@@ -79,16 +88,45 @@ def open_folder(folder: Path, source: str) -> FolderCheckpoint:
             fix="Name a Hugging Face folder with config.json and *.safetensors, or a .gguf file",
         )
     config_file = f"{source}/config.json"
-    config = config_from_hf(Fields(config_file, _read_json(folder / "config.json", config_file)))
-    stored: dict[str, _Stored] = {}
+    fields = Fields(config_file, _read_json(folder / "config.json", config_file))
+    config, dialect = config_from_hf(fields)
+    placed: dict[str, list[_Stored]] = {}
     for tensor in _headers(folder, source):
-        name = name_from_hf(tensor.name, config)
-        if name is not None:
-            stored[name] = tensor
-    shapes = {name: tensor.shape for name, tensor in stored.items()}
-    check_names(source, config, shapes, {name: tensor.name for name, tensor in stored.items()})
+        place = dialect.place(tensor.name)
+        if place is not None:
+            placed.setdefault(place.name, []).append(replace(tensor, index=place.index))
+    stored = {name: _ordered(name, parts, source) for name, parts in placed.items()}
+    shapes = {name: _shape(name, parts, dialect, config) for name, parts in stored.items()}
+    check_names(source, config, shapes, {name: parts[0].name for name, parts in stored.items()})
     ordered = {name: stored[name] for name in parameter_shapes(config)}
-    return FolderCheckpoint(source, config, folder, ordered)
+    return FolderCheckpoint(source, config, folder, dialect, ordered)
+
+
+def _ordered(name: str, parts: list[_Stored], source: str) -> tuple[_Stored, ...]:
+    """The parts by index; ArtefactError where one is missing, doubled or of another shape."""
+    ordered = sorted(parts, key=lambda part: part.index or 0)
+    wanted: list[int | None] = list(range(len(parts)))
+    if parts[0].index is None:
+        wanted = [None]
+    if [part.index for part in ordered] != wanted or len({part.shape for part in parts}) > 1:
+        raise ArtefactError(
+            f"weights of {source}",
+            found=f"{name} comes from {', '.join(part.name for part in ordered[:4])}",
+            fix="Each expert has one tensor, and all have one shape",
+        )
+    return tuple(ordered)
+
+
+def _is_stacked(parts: tuple[_Stored, ...]) -> bool:
+    return parts[0].index is not None
+
+
+def _shape(
+    name: str, parts: tuple[_Stored, ...], dialect: Dialect, config: ModelConfig
+) -> tuple[int, ...]:
+    """The shape in our layout."""
+    shape = dialect.shape(name, parts[0].shape, config)
+    return (len(parts), *shape) if _is_stacked(parts) else shape
 
 
 def _read_json(path: Path, printable: str) -> dict[str, Any]:

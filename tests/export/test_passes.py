@@ -121,8 +121,10 @@ LINEAR = """g (float[n, 4] x, float[6, 4] w) => ({outputs}) {{
 }}"""
 
 
-def test_a_linear_weight_is_stored_as_it_is_read():
-    model = with_weight(LINEAR.format(outputs="float[n, 6] y", perm="[1, 0]", more=""))
+@pytest.mark.parametrize("attribute", ["<perm = [1, 0]>", ""])  # reversed is the default
+def test_a_linear_weight_is_stored_as_it_is_read(attribute: str):
+    text = LINEAR.format(outputs="float[n, 6] y", perm="[1, 0]", more="")
+    model = with_weight(text.replace("<perm = [1, 0]>", attribute))
     assert fold_weight_transposes(model) == Done("fold weight transposes", 1)
     weight = model.graph.initializers["w"]
     assert operators(model) == ["MatMul"]
@@ -135,11 +137,20 @@ def test_a_linear_weight_is_stored_as_it_is_read():
         ("float[n, 6] y, float[6, 4] z", "[1, 0]", "z = Neg(w)"),
         ("float[n, 6] y, float[4, 6] t", "[1, 0]", ""),
         ("float[n, 4] y", "[0, 1]", ""),
+        ("float[n, 6] y", "[1, 0]", "instead"),
     ],
-    ids=["also read as it is", "the transpose is an output", "no transpose at all"],
+    ids=[
+        "also read as it is",
+        "the transpose is an output",
+        "perm swaps nothing",
+        "another operator",
+    ],
 )
 def test_other_weights_keep_their_layout(outputs_: str, perm: str, more: str):
-    model = with_weight(LINEAR.format(outputs=outputs_, perm=perm, more=more))
+    text = LINEAR.format(outputs=outputs_, perm=perm, more=more)
+    if more == "instead":
+        text = text.replace("Transpose<perm = [1, 0]>(w)", "Neg(w)").replace("instead", "")
+    model = with_weight(text)
     before = operators(model)
     assert fold_weight_transposes(model).changed == 0
     assert operators(model) == before and list(model.graph.initializers["w"].shape) == [6, 4]

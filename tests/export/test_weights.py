@@ -19,18 +19,19 @@ from blockforge.export.layout import TRANSPOSED
 from blockforge.export.weights import stream_weights
 def peak():  # not ru_maxrss: that starts at the parent's
     return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
-N, SIDE = 48, 2048  # 48 weights of 8 MiB, half of them stored transposed
-values = []
-for i in range(N):
-    value = ir.Value(name=f"w{i}", type=ir.TensorType(ir.DataType.FLOAT16), shape=ir.Shape([SIDE, SIDE]))
-    value.meta[TRANSPOSED] = bool(i % 2)
-    values.append(value)
-model = ir.Model(ir.Graph([], [], nodes=[], initializers=values, opset_imports={"": 24}), ir_version=12)
-def read(name, dtype):
-    return torch.full((SIDE, SIDE), int(name[1:]) + 0.5, dtype=dtype)
-read("w0", torch.float16)
+def stream(count, side):
+    values = []
+    for i in range(count):
+        value = ir.Value(name=f"w{i}", type=ir.TensorType(ir.DataType.FLOAT16), shape=ir.Shape([side, side]))
+        value.meta[TRANSPOSED] = bool(i % 2)  # half of them
+        values.append(value)
+    model = ir.Model(ir.Graph([], [], nodes=[], initializers=values, opset_imports={"": 24}), ir_version=12)
+    def read(name, dtype):
+        return torch.full((side, side), int(name[1:]) + 0.5, dtype=dtype)
+    stream_weights(model, read, pathlib.Path(sys.argv[1]) / "w.data", silent)
+stream(4, 1024)  # imports and thread pools
 before = peak()
-stream_weights(model, read, pathlib.Path(sys.argv[1]) / "w.data", silent)
+stream(48, 2048)
 print(peak() - before)
 """
 

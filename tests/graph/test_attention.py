@@ -234,6 +234,16 @@ def test_sixteen_bits_round_the_weights_and_the_result(name, dtype):
     )
 
 
+def test_weights_are_rounded_before_they_meet_the_values():
+    """Eleven equal keys: 1/11 in fp16, eleven times, is one step below 1; unrounded weights would give 1."""
+    case = Case(sizes=(1, 1, 1, 1, 11, 8, 1))
+    x = {"q": np.zeros((1, 1, 1, 8)), "k": np.zeros((1, 1, 11, 8)), "v": np.ones((1, 1, 11, 1))}
+    expected = float(np.float16(11 * float(np.float16(1 / 11))))
+    assert expected == 1 - 2.0**-11
+    assert run(case, x, torch.float16).outputs["y"].item() == expected
+    assert abs(run(case, x, torch.float16, exact=True).outputs["y"].item() - 1) < 1e-15
+
+
 def test_sixteen_bit_scores_do_not_overflow():
     """Scores of 4e5 before the scale: a kernel that kept them in fp16 would give inf - inf."""
     case = Case(sizes=(1, 1, 1, 2, 2, 64, 8))

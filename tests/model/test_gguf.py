@@ -13,7 +13,7 @@ from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
 from blockforge.core.errors import ArtefactError, BlockforgeError, ExitCode
 from blockforge.model.build import load_module, parameter_shapes
 from blockforge.model.checkpoints import open_checkpoint
-from blockforge.model.checkpoints.quirks import layout_from_gguf
+from blockforge.model.checkpoints.gguf_names import layout_from_gguf
 from blockforge.model.config import FrequencyFactors, LinearScaling
 
 IDS = torch.arange(60).view(2, 30)
@@ -240,13 +240,13 @@ def test_any_flipped_byte_of_the_header_is_an_error_of_ours_or_harmless(written)
     data = file.read_bytes()
     header = gguf.GGUFReader(file).data_offset
     refused = 0
-    for at in range(header):
+    for at in range(0, header, 5):
         file.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
         try:
             open_checkpoint(file)
         except BlockforgeError:
             refused += 1
-    assert refused > header / 2
+    assert refused > header / 5 / 2
 
 
 def test_weights_that_are_no_numbers_are_named(written):

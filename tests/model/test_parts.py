@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from blockforge.core.errors import UsageError
+from blockforge.model.activations import swiglu
 from blockforge.model.config import (
     AttentionConfig,
     FeedForwardConfig,
@@ -16,9 +17,8 @@ from blockforge.model.config import (
     NormConfig,
     RopeConfig,
 )
-from blockforge.model.feed_forward import swiglu
 from blockforge.model.norms import RMSNorm
-from blockforge.model.rope import RotaryEmbedding, apply_rope, rope_frequencies
+from blockforge.model.rope import apply_rope, cos_sin, rope_frequencies
 
 HALF = [torch.float16, torch.bfloat16]
 
@@ -47,9 +47,7 @@ def test_rms_norm_survives_squares_beyond_float16(dtype):
 def test_angles_are_right_far_along_in_every_type(dtype):
     """At position 5000: the float32 angle is off by two roundings, the cosine by one rounding to `dtype`."""
     head_dim, last = 64, 5000
-    cos, sin = RotaryEmbedding(RopeConfig(10000.0), head_dim)(
-        torch.zeros(2, last + 1, 8, dtype=dtype)
-    )
+    cos, sin = cos_sin(RopeConfig(10000.0), head_dim, torch.zeros(2, last + 1, 8, dtype=dtype))
     angle = torch.tensor(
         [last * 10000.0 ** (-2 * i / head_dim) for i in range(32)], dtype=torch.float64
     )
@@ -65,8 +63,7 @@ def test_rope_rotates_each_head_as_complex_numbers():
     """Pairs (x[i], x[i + D/2]) are complex numbers times e^(i angle)."""
     heads, head_dim = 3, 8
     x = torch.randn(2, 5, heads * head_dim, dtype=torch.float64)
-    cos_sin = RotaryEmbedding(RopeConfig(100.0), head_dim)(x)
-    rotated = apply_rope(x, cos_sin, heads).view(2, 5, heads, head_dim)
+    rotated = apply_rope(x, cos_sin(RopeConfig(100.0), head_dim, x), heads).view(2, 5, heads, head_dim)
     pairs = torch.complex(*x.view(2, 5, heads, head_dim).chunk(2, dim=-1))
     angle = torch.arange(5)[:, None, None] * 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     truth = pairs * torch.polar(torch.ones_like(angle), angle)

@@ -43,6 +43,14 @@ def test_hidden_states_are_normal_and_exact_in_16_bits():
     assert abs(hidden.mean()) < 0.02 and abs(hidden.std() - 1) < 0.02
 
 
+def test_the_rarest_draw_is_exact_too(monkeypatch):
+    monkeypatch.setattr(torch, "randn", lambda shape, **_: torch.full(shape, -9.72).double())
+    hidden = seeded_inputs(HIDDEN, {"batch": 1, "sequence": 1}, vocab_size=7, seed=0)[
+        "hidden_states"
+    ]
+    assert torch.equal(hidden.to(torch.bfloat16).double(), hidden)
+
+
 def test_the_seed_decides():
     def draw(seed, sequence=8):
         sizes = {"batch": 1, "sequence": sequence}

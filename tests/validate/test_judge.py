@@ -170,6 +170,20 @@ def test_onnxruntime_is_a_gate_in_fp32_only(tiny):
         }
 
 
+def test_a_runner_without_inner_values_is_not_judged_by_them(tiny, truth):
+    runner = half(tiny)
+    runner.inner, runner.values = False, frozenset()
+    limits = Limits(max_layer_error_over_floor=2.0, max_overflows=0)
+    found = verdict(tiny, truth, runner, limits)
+    assert found.passed and [g.name for g in found.gates] == ["broken comparison rules"]
+
+
+def test_layers_that_the_graph_does_not_name_fail_their_limit(tiny, truth):
+    runner = half(tiny)
+    runner.values = frozenset()
+    assert not verdict(tiny, truth, runner, Limits(max_layer_error_over_floor=2.0)).passed
+
+
 def test_limits_that_could_not_apply_are_refused(tiny, truth):
     silent = tiny.truth(cases=truth.cases[2:])  # no text
     assert verdict(tiny, silent, half(tiny), Limits(min_token_agreement=0.98)).passed

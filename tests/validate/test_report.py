@@ -237,6 +237,7 @@ def test_the_page_loads_nothing(tmp_path):
         "http:" not in html and "https:" not in html and "//" not in re.sub(r"/\*.*?\*/", "", html)
     )
     assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    assert "xmlns" not in html and "xlink" not in html
     assert "@import" not in html and not re.search(r"url\((?!#)", html)
     for _, attrs in page.tags:
         assert attrs.get("href", "#").startswith("#") and "src" not in attrs

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from blockforge.validate import spread as module
-from blockforge.validate.spread import error_ratio, error_record, measure, pool
+from blockforge.validate.spread import error_ratio, error_record, measure, pool, row_error
 
 EXACT = (
     1e-12  # float64 sums of 1e5 terms: 1e5 * 2^-53 relative at the very worst, far less in practice
@@ -30,7 +30,6 @@ def test_measures_equal_numpy_whatever_the_chunk(monkeypatch, chunk):
     assert s.max_abs == e.max()
     assert s.mean_abs == pytest.approx(e.mean(), rel=EXACT)
     assert s.rms == pytest.approx(np.sqrt((e**2).mean()), rel=EXACT)
-    assert s.relative == pytest.approx(np.linalg.norm(e) / np.linalg.norm(t), rel=EXACT)
     cosine = (t * a).sum() / np.linalg.norm(t) / np.linalg.norm(a.astype(np.float64))
     assert s.cosine == pytest.approx(cosine, rel=EXACT)
     assert s.worst_index == tuple(int(i) for i in np.unravel_index(e.argmax(), e.shape))
@@ -41,7 +40,6 @@ def test_measures_equal_numpy_whatever_the_chunk(monkeypatch, chunk):
 def test_hand_worked():
     s = measure(torch.tensor([3.0, 4.0]).double(), torch.tensor([3.0, 3.0]))
     assert (s.max_abs, s.mean_abs, s.rms) == (1.0, 0.5, math.sqrt(0.5))
-    assert s.relative == math.sqrt(1 / 25)
     assert s.cosine == pytest.approx(21 / (5 * math.sqrt(18)), rel=EXACT)
     assert (s.worst_index, s.worst_actual, s.worst_expected) == ((1,), 3.0, 4.0)
 
@@ -53,7 +51,7 @@ def test_one_nan_makes_every_error_infinite_and_is_the_worst_element(monkeypatch
     s = measure(torch.from_numpy(t), torch.from_numpy(a))
     assert (s.nonfinite, s.worst_index) == (1, (2, 3))
     assert math.isnan(s.worst_actual) and math.isnan(s.cosine)
-    assert s.max_abs == s.rms == s.mean_abs == s.relative == math.inf
+    assert s.max_abs == s.rms == s.mean_abs == math.inf
 
 
 def test_a_result_of_nothing_but_nan_has_no_cosine():
@@ -66,7 +64,7 @@ def test_a_truth_that_is_not_finite_gives_nan():
     t = torch.tensor([1.0, math.nan]).double()
     s = measure(t, t)
     assert s.truth_nonfinite == 1
-    assert all(map(math.isnan, (s.rms, s.max_abs, s.mean_abs, s.cosine, s.relative)))
+    assert all(map(math.isnan, (s.rms, s.max_abs, s.mean_abs, s.cosine)))
 
 
 def test_declared_infinities_count_as_exact_only_with_equal_sign():
@@ -88,7 +86,7 @@ def test_pool_equals_one_tensor():
         measure(torch.from_numpy(t[i : i + 2]), torch.from_numpy(a[i : i + 2])) for i in (0, 2, 4)
     ]
     both = pool(parts)
-    for name in ("rms", "mean_abs", "relative", "cosine", "max_abs", "worst_actual"):
+    for name in ("rms", "mean_abs", "cosine", "max_abs", "worst_actual"):
         assert getattr(both, name) == pytest.approx(getattr(whole, name), rel=EXACT)
     broken = measure(torch.ones(2).double(), torch.tensor([1.0, math.nan]))
     assert pool([*parts, broken]).rms == math.inf
@@ -116,4 +114,26 @@ def test_cosine_of_zeros():
     assert measure(zero, zero).cosine == 1.0
     assert measure(one, zero).cosine == 0.0
     assert measure(zero, one).cosine == 0.0
-    assert measure(zero, one).relative == math.inf and measure(zero, zero).relative == 0.0
+
+
+def test_row_error_equals_numpy_and_no_row_hides_another():
+    t, a = sample()
+    e = (a.astype(np.float64) - t).reshape(-1, 41)
+    rows = np.linalg.norm(e, axis=1) / np.linalg.norm(t.reshape(-1, 41), axis=1)
+    expected = np.sqrt((rows**2).mean())
+    assert row_error(torch.from_numpy(t), torch.from_numpy(a)) == pytest.approx(expected, rel=EXACT)
+    t[0, 0] *= 1e6  # one giant row, exact: the others still count
+    a = a.astype(np.float64)
+    a[0, 0] = t[0, 0]
+    rows[0] = 0
+    expected = np.sqrt((rows**2).mean())
+    assert row_error(torch.from_numpy(t), torch.from_numpy(a)) == pytest.approx(expected, rel=EXACT)
+
+
+def test_row_error_of_zeros_and_of_what_is_not_finite():
+    t = torch.tensor([[0.0, 0.0], [3.0, 4.0]]).double()
+    assert row_error(t, t) == 0.0
+    assert row_error(t, t + torch.tensor([[0.0, 0.0], [0.0, 5.0]])) == pytest.approx(math.sqrt(0.5))
+    assert row_error(t, t + torch.tensor([[0.1, 0.0], [0.0, 0.0]])) == math.inf
+    assert math.isnan(row_error(t, t * math.nan))
+    assert row_error(t, torch.tensor([[0.0, 0.0], [3.0, math.inf]])) == math.inf

@@ -37,7 +37,7 @@ SIZES = (Size(960, "plot wide", 13), Size(360, "plot narrow", 12))
 
 
 def layer_plots(variant: VariantRecord) -> Markup | None:
-    """Relative rms error of every layer's output, for runners that show them; None without any."""
+    """Relative error of every layer's output, for runners that show them; None without any."""
     shown = [v for v in variant.verdicts if len(v.layer_names) > 1 and _drawable(v)]
     if not shown:
         return None
@@ -63,7 +63,7 @@ def layer_plots(variant: VariantRecord) -> Markup | None:
             )  # fmt: skip
         _log_scale(axes)
         axes.set_xlabel("decoder layer")
-        axes.set_title("error / truth, rms", loc="left", fontsize=size.font, color=INK["soft"])
+        axes.set_title("relative error", loc="left", fontsize=size.font, color=INK["soft"])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _legend(axes, columns=2 if size.width > 500 else 1)
         return figure

@@ -1,0 +1,173 @@
+"""The stages between a settled job and a sealed bundle: graphs, engines, verdicts, report."""
+
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .core.dtypes import dtype_from_name
+from .core.errors import UsageError
+from .core.manifest import EngineRecord, Manifest, RangeRecord, VariantRecord
+from .core.progress import Progress
+from .core.shapes import Profile, ShapeRange
+from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from .engines.target import Target
+    from .model.checkpoints import Checkpoint
+
+GOLDEN = "golden.safetensors"
+REPORT = "report.html"
+TOOLS = (
+    "blockforge", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "tensorrt-rtx",
+    "tensorrt", "polygraphy", "safetensors", "gguf", "numpy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is settled before the first long stage: everything that can be refused early has been."""
+
+    recipe: Recipe
+    output: Path
+    checkpoint: "Checkpoint"
+    profile: Profile
+    targets: "tuple[Target, ...]"
+
+
+def export_stage(job: Job, folder: Path, progress: Progress) -> Manifest:
+    """Write one graph for each precision of the recipe; the manifest that describes them."""
+    from .export.export import export_variant
+
+    variants = []
+    for name in job.recipe.export.precisions:
+        precision = dtype_from_name(name)
+        io = precision if job.recipe.export.io == "graph" else dtype_from_name(job.recipe.export.io)
+        exported = export_variant(
+            job.checkpoint,
+            layer=job.recipe.layer,
+            precision=precision,
+            io=io,
+            folder=folder / name,
+            progress=progress,
+        )
+        variants.append(
+            VariantRecord(
+                precision=name,
+                model=exported.path.relative_to(folder).as_posix(),
+                opset=exported.opset,
+                inputs=exported.summary.inputs,
+                outputs=exported.summary.outputs,
+                profile={
+                    key: RangeRecord(min=r.min, opt=r.opt, max=r.max)
+                    for key, r in job.profile.items()
+                },
+                operators=exported.summary.operators,
+                dtypes=exported.summary.dtypes,
+                num_blocks=1 if job.recipe.layer is not None else job.checkpoint.config.num_layers,
+            )
+        )
+    return Manifest(
+        name=job.recipe.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        recipe=job.recipe.model_dump(mode="json", by_alias=True, exclude_none=True),
+        tools=_tool_versions(),
+        machine={"system": platform.platform(terse=True), "python": platform.python_version()},
+        variants=tuple(variants),
+    )
+
+
+def compile_stage(
+    job: Job, manifest: Manifest, source: Path, folder: Path, progress: Progress
+) -> Manifest:
+    """Compile the graphs in `source`; the engines go to `folder`."""
+    from .engines.compile import CompileRequest, compile_engine
+
+    variants = []
+    for variant in manifest.variants:
+        profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
+        engines = {engine.target: engine for engine in variant.engines}
+        for target in job.targets:
+            request = CompileRequest(
+                model=source / variant.model,
+                target=target,
+                profile=profile,
+                folder=folder / variant.precision,
+                num_blocks=variant.num_blocks,
+            )
+            engine = compile_engine(request, progress)
+            engines[str(target)] = _in_bundle(engine, variant.precision, job.recipe)
+        variants.append(variant.model_copy(update={"engines": tuple(engines.values())}))
+    return manifest.model_copy(update={"variants": tuple(variants)})
+
+
+def _in_bundle(engine: EngineRecord, precision: str, recipe: Recipe) -> EngineRecord:
+    """The record with paths that start at the bundle; without dtype violations where none are wanted."""
+    paths = {
+        key: f"{precision}/{path}"
+        for key, path in (("path", engine.path), ("layers", engine.layers))
+        if path is not None
+    }
+    violations = engine.violations if recipe.engines.require_dtype else ()
+    return engine.model_copy(update={**paths, "violations": violations})
+
+
+def validate_stage(
+    job: Job, manifest: Manifest, source: Path, folder: Path, progress: Progress
+) -> Manifest:
+    """Judge the graphs in `source`; the golden file goes to `folder`."""
+    from .validate.golden import write_golden
+    from .validate.inputs import InputPlan
+    from .validate.judge import Variant, judge_variant, truth_for
+
+    settings = job.recipe.validate_
+    truth = truth_for(
+        job.checkpoint,
+        layer=job.recipe.layer,
+        profile=job.profile,
+        plan=InputPlan(seed=settings.seed, text_tokens=settings.tokens, window=settings.tokens),
+        text=_text(settings.text),
+        progress=progress,
+    )
+    variants = []
+    for record in manifest.variants:
+        variant = Variant(
+            precision=dtype_from_name(record.precision),
+            model=source / record.model,
+            inputs=record.inputs,
+            outputs=record.outputs,
+        )
+        verdicts = judge_variant(truth, variant, settings.limits, progress)
+        variants.append(record.model_copy(update={"verdicts": tuple(verdicts)}))
+    write_golden(folder / GOLDEN, truth)
+    return manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
+
+
+def _text(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"text {path}", found=str(error), fix="Name a UTF-8 text file") from None
+
+
+def report_stage(manifest: Manifest, folder: Path) -> Manifest:
+    """Write report.html from the manifest and the kernels in `folder`."""
+    from .validate.report import write_report
+
+    (folder / REPORT).unlink(missing_ok=True)  # adopted: it shares the old one's bytes
+    write_report(folder, manifest)
+    return manifest.model_copy(update={"report": REPORT})
+
+
+def _tool_versions() -> dict[str, str]:
+    versions = {}
+    for tool in TOOLS:
+        try:
+            versions[tool] = version(tool)
+        except PackageNotFoundError:
+            continue
+    return versions
