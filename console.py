@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from .core.manifest import Manifest, VerdictRecord
+    from .core.manifest import EngineRecord, Manifest, VariantRecord, VerdictRecord
+
+PIPE_WIDTH = 180
 
 
 def stderr_console() -> "Console":
@@ -31,8 +33,14 @@ def emit(result: Any, render: Callable[[], Any], as_json: bool) -> None:
         return
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else 160  # a pipe has no width of its own
-    Console(width=wide, highlight=False).print(render())
+    Console(width=output_width(), highlight=False).print(render())
+
+
+def output_width() -> int:
+    """Columns of stdout: the terminal's, or PIPE_WIDTH for a pipe, which has no width of its own."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 def report_error(error: BlockforgeError, as_json: bool) -> None:
@@ -115,7 +123,7 @@ def human_bytes(size: float) -> str:
 
 
 def table(title: str, *columns: str) -> "Table":
-    """A plain table; a column named with a leading `>` is aligned to the right."""
+    """A plain table; `>name` is aligned to the right, `!name` is never broken over lines."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -123,47 +131,67 @@ def table(title: str, *columns: str) -> "Table":
         title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold", expand=False
     )
     for column in columns:
-        right = column.startswith(">")
-        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
+        right, whole = column.startswith(">"), column.startswith("!")
+        made.add_column(
+            column.lstrip(">!"),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right or whole,
+        )
     return made
 
 
-def manifest_table(manifest: "Manifest") -> "Table":
-    """One row per precision and target: size, build time, kernels, dtypes and the verdict."""
-    made = table(
-        manifest.name,
-        "precision",
-        "target",
-        ">size",
-        ">build",
-        ">kernels",
-        ">per block",
-        "kernel dtypes",
-        "numbers judged by",
-        ">error / floor",
-        ">perplexity",
-        ">tokens",
-        "verdict",
-    )
-    for variant in manifest.variants:
-        for engine in variant.engines:
-            verdict = verdict_of(variant.verdicts, engine.target)
-            passed = bool(verdict and verdict.passed) and not engine.violations
-            made.add_row(
-                variant.precision,
-                engine.target,
-                human_bytes(engine.bytes),
-                f"{engine.build_seconds:.1f} s",
-                _or_dash(engine.kernels, "d"),
-                _or_dash(engine.kernels_per_block, "g"),
-                ", ".join(f"{n} {name}" for name, n in engine.dtypes.items()) or "-",
-                verdict.runner if verdict else "nothing",
-                _or_dash(verdict and max((o.ratio for o in verdict.outputs), default=None), ".2f"),
-                _or_dash(verdict and verdict.perplexity, ".3f"),
-                _or_dash(verdict and verdict.token_agreement, ".1%"),
-                "[green]pass[/]" if passed else "[bold red]FAIL[/]",
-            )
+OPTIONAL = ("judged by", "types", ">build", ">perplexity", ">tokens", ">per block")  # first to go where narrow
+    "types",
+    "judged by",
+    ">build",
+    ">perplexity",
+    ">per block",
+)  # first to go on a narrow terminal
+
+
+def manifest_table(manifest: "Manifest", width: int | None = None) -> "Table":
+    """One row per precision and target: size, build time, kernels, dtypes and the verdict.
+
+    Columns are left out until the table fits `width` (None: the output's own width).
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=output_width() if width is None else width)
+    rows = [_engine_row(v, engine) for v in manifest.variants for engine in v.engines]
+    for count in range(len(OPTIONAL) + 1):
+        columns = [c for c in (rows[0] if rows else {}) if c not in OPTIONAL[:count]]
+        made = table(manifest.name, *columns)
+        for row in rows:
+            made.add_row(*(row[c] for c in columns))
+        if (
+            Measurement.get(console, console.options.update(width=999), made).maximum
+            <= console.width
+        ):
+            break
     return made
+
+
+def _engine_row(variant: "VariantRecord", engine: "EngineRecord") -> dict[str, str]:
+    """Column -> cell."""
+    verdict = verdict_of(variant.verdicts, engine.target)
+    passed = verdict is not None and verdict.passed and not engine.violations
+    ratio = max((o.ratio for o in verdict.outputs), default=None) if verdict else None
+    return {
+        "!precision": variant.precision,
+        "!target": engine.target,
+        ">size": human_bytes(engine.bytes),
+        ">build": f"{engine.build_seconds:.1f} s",
+        ">kernels": _or_dash(engine.kernels, "d"),
+        ">per block": _or_dash(engine.kernels_per_block, "g"),
+        "types": ", ".join(f"{n} {name}" for name, n in engine.dtypes.items()) or "-",
+        ">error / floor": _or_dash(ratio, ".2f"),
+        ">perplexity": _or_dash(verdict and verdict.perplexity, ".3f"),
+        ">tokens": _or_dash(verdict and verdict.token_agreement, ".1%"),
+        "judged by": verdict.runner if verdict else "-",
+        "!verdict": "[green]pass[/]" if passed else "[bold red]FAIL[/]" if verdict else "-",
+    }
 
 
 def verdict_of(verdicts: "tuple[VerdictRecord, ...]", target: str) -> "VerdictRecord | None":
