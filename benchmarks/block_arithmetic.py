@@ -1,7 +1,9 @@
-"""The worked numbers of docs/transformer-block.md: FLOPs per token, a parameter ledger, where compute takes over.
+"""The worked numbers of docs/transformer-block.md, one table per argument, all when there is none.
 
-python benchmarks/block_arithmetic.py
+python benchmarks/block_arithmetic.py [parts] [flops] [parameters] [batches]
 """
+
+import sys
 
 from blockforge.model.config import (
     AttentionConfig,
@@ -15,7 +17,72 @@ from blockforge.model.gpus import GPUS
 from blockforge.model.presets import PRESETS
 
 WIDTH, CONTEXT = 4096, 2048
+FAMILIES = (
+    "transformer-base",
+    "bert-base",
+    "gpt2",
+    "t5-v1.1-base",
+    "palm-8b",
+    "llama-7b",
+    "llama-2-7b",
+    "llama-3-8b",
+    "llama-3.2-1b",
+    "mistral-7b",
+    "yi-34b",
+    "qwen2.5-7b",
+    "qwen3-8b",
+    "phi-3-mini-4k",
+    "gemma-2-9b",
+    "gemma-3-1b",
+    "grok-1",
+    "deepseek-v3",
+)
 MATRICES = (SubLayer.QKV, SubLayer.OUTPUT_PROJECTION, SubLayer.FEED_FORWARD, SubLayer.HEAD)
+
+
+def part_table() -> None:
+    """Who uses what, read from the presets."""
+    columns = (
+        "preset",
+        "norm",
+        "placement",
+        "feed-forward",
+        "width / d",
+        "biases",
+        "positions",
+        "heads",
+        "tied",
+    )
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for name in FAMILIES:
+        config = PRESETS[name]
+        attention, feed_forward = config.attention, config.feed_forward
+        positions = config.embedding.positions
+        if attention.rope is not None:
+            positions = "RoPE"
+        elif attention.relative_bias is not None:
+            positions = "relative bias"
+        places = {
+            "q, k, v": attention.bias,
+            "out": attention.out_bias,
+            "feed-forward": feed_forward.bias,
+        }
+        heads = f"{attention.num_heads} / {attention.num_kv_heads}"
+        experts = feed_forward.experts
+        cells = (
+            f"`{name}`",
+            config.norm.kind,
+            config.placement,
+            feed_forward.kind
+            + (f", {experts.num_active} of {experts.num_experts}" if experts else ""),
+            f"{feed_forward.intermediate_size / config.hidden_size:.2f}",
+            ", ".join(place for place, there in places.items() if there) or "none",
+            positions,
+            heads + (", latent" if attention.latent else ""),
+            "yes" if config.tie_word_embeddings else "no",
+        )
+        print("| " + " | ".join(cells) + " |")
 
 
 def flop_table() -> None:
@@ -47,7 +114,6 @@ def flop_table() -> None:
             else (f"{'-':>8}", f"{area:8.0f}")
         )
         print(f"{name.value:20}{every:14.0f}{units[0]}{units[1]}{needed:16.0f}")
-    print()
 
 
 def ledger(preset: str) -> None:
@@ -63,7 +129,7 @@ def ledger(preset: str) -> None:
             )
     print(f"{'all':20}{counted.parameters / 1e9:10.3f} G")
     estimate = config.num_layers * 12 * square
-    print(f"{'blocks at 12 d^2':20}{estimate / 1e9:10.3f} G\n")
+    print(f"{'blocks at 12 d^2':20}{estimate / 1e9:10.3f} G")
 
 
 def ridges(preset: str, sequence: int) -> None:
@@ -79,11 +145,14 @@ def ridges(preset: str, sequence: int) -> None:
         print(f"{name:14}{gpu.peaks['bf16'] / gpu.bandwidth:10.0f}{batches}")
 
 
-def main() -> None:
-    flop_table()
-    ledger("llama-3-70b")
-    ridges("llama-3-8b", 4096)
+TABLES = {
+    "parts": part_table,
+    "flops": flop_table,
+    "parameters": lambda: ledger("llama-3-70b"),
+    "batches": lambda: ridges("llama-3-8b", 4096),
+}
 
 
 if __name__ == "__main__":
-    main()
+    for asked in sys.argv[1:] or TABLES:
+        TABLES[asked]()

@@ -1,12 +1,16 @@
 """Shared helpers: graphs written as ONNX text, and runs of them."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import onnx_ir as ir
 import pytest
 import torch
 
 from blockforge.graph.evaluator import Evaluation, TypedEvaluator
+
+sys.path.insert(0, str(Path(__file__).parent))  # attention_cases
 
 Evaluate = Callable[..., Evaluation]
 
