@@ -141,13 +141,8 @@ def table(title: str, *columns: str) -> "Table":
     return made
 
 
-OPTIONAL = ("judged by", "types", ">build", ">perplexity", ">tokens", ">per block")  # first to go where narrow
-    "types",
-    "judged by",
-    ">build",
-    ">perplexity",
-    ">per block",
-)  # first to go on a narrow terminal
+# Columns that a narrow terminal can do without, the first to go first.
+OPTIONAL = ("judged by", "types", ">build", ">perplexity", ">tokens", ">per block")
 
 
 def manifest_table(manifest: "Manifest", width: int | None = None) -> "Table":

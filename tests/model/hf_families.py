@@ -42,7 +42,7 @@ class Family:
     sizes: dict[str, Any] = field(default_factory=lambda: SIZES)
     inputs: dict[str, torch.Tensor] = field(default_factory=lambda: {"input_ids": IDS})
     outputs: tuple[str, ...] = ("logits",)
-    own_norms: Callable[[str], bool] = lambda name: False  # noqa: E731  norms that multiply by 1 + w
+    own_norms: Callable[[str], bool] = lambda name: False
 
     def build(self, dtype: torch.dtype) -> torch.nn.Module:
         """The model with weights that all matter: no bias is zero and no norm is one."""
@@ -124,7 +124,9 @@ FAMILIES = {
     ),
     "llama yarn": Family("LlamaForCausalLM", "LlamaConfig", {"rope_parameters": YARN}),
     "mistral": Family("MistralForCausalLM", "MistralConfig", {"sliding_window": 20}),
-    "mistral without window": Family("MistralForCausalLM", "MistralConfig", {"sliding_window": None}),
+    "mistral without window": Family(
+        "MistralForCausalLM", "MistralConfig", {"sliding_window": None}
+    ),
     "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", {"tie_word_embeddings": True}),
     "qwen2 windows yarn": Family(
         "Qwen2ForCausalLM",

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import math
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -195,3 +197,12 @@ def test_peaks_are_dense_and_in_order(gpu):
     assert gpu.peaks["fp16"] == gpu.peaks["bf16"] and gpu.peaks["fp32"] <= gpu.peaks["tf32"]
     assert ("fp8_e4m3" in gpu.peaks) == (gpu.arch != "sm80")
     assert 1e11 < gpu.bandwidth < 1e13 and 1e10 < gpu.memory < 1e12
+
+
+@pytest.mark.parametrize("table", ["parts", "flops", "parameters"])
+def test_the_documentation_shows_what_its_command_prints(table, capsys):
+    """Else: paste the output of `python benchmarks/block_arithmetic.py <table>` into docs/transformer-block.md."""
+    root = Path(__file__).resolve().parents[2]
+    runpy.run_path(str(root / "benchmarks" / "block_arithmetic.py"))["TABLES"][table]()
+    page = (root / "docs" / "transformer-block.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out in page

@@ -63,7 +63,9 @@ def test_rope_rotates_each_head_as_complex_numbers():
     """Pairs (x[i], x[i + D/2]) are complex numbers times e^(i angle)."""
     heads, head_dim = 3, 8
     x = torch.randn(2, 5, heads * head_dim, dtype=torch.float64)
-    rotated = apply_rope(x, cos_sin(RopeConfig(100.0), head_dim, x), heads).view(2, 5, heads, head_dim)
+    rotated = apply_rope(x, cos_sin(RopeConfig(100.0), head_dim, x), heads).view(
+        2, 5, heads, head_dim
+    )
     pairs = torch.complex(*x.view(2, 5, heads, head_dim).chunk(2, dim=-1))
     angle = torch.arange(5)[:, None, None] * 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     truth = pairs * torch.polar(torch.ones_like(angle), angle)
