@@ -193,7 +193,8 @@ def verdict_of(verdicts: "tuple[VerdictRecord, ...]", target: str) -> "VerdictRe
     """The verdict that speaks for a target: its own gated run, else the typed evaluator's."""
     gated = [v for v in verdicts if v.gates]
     own = [v for v in gated if v.runner == target]
-    return (own or [v for v in gated if v.runner == "typed-evaluator"] or [None])[0]
+    evaluated = [v for v in gated if v.runner == "typed-evaluator"]
+    return next(iter(own or evaluated), None)
 
 
 def _or_dash(value: Any, spec: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .core.bundle import Bundle, adopt, check_destination, seal, write_bundle
 from .core.dtypes import DType
@@ -11,6 +11,9 @@ from .core.progress import Progress, silent
 from .core.shapes import profile_from_text
 from .recipe import Recipe, load_recipe, recipe_from_dict
 from .stages import REPORT, Job, compile_stage, export_stage, report_stage, validate_stage
+
+if TYPE_CHECKING:
+    from .model.checkpoints import Checkpoint
 
 
 def build(
@@ -117,6 +120,7 @@ def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) ->
     path = Path("bundles") / recipe.name if output is None else Path(output)
     check_destination(path)
     model = recipe.model
+    checkpoint: Checkpoint
     if model.preset is not None:
         checkpoint = preset_checkpoint(model.preset, seed=model.seed)
     else:

@@ -1,5 +1,6 @@
 """One family of errors: what was asked, what was found, what would work, and the exit code it ends in."""
 
+from collections.abc import Callable
 from enum import IntEnum
 
 
@@ -26,7 +27,7 @@ class BlockforgeError(Exception):
         self.asked, self.found, self.fix = asked, found, fix
         super().__init__(f"{asked}: {found}" + (f". {fix}" if fix else ""))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., "BlockforgeError"], tuple[object, ...]]:
         return _rebuild, (type(self), self.asked, self.found, self.fix)
 
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from .errors import ArtefactError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 DTypeName = Literal[
     "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "int64", "int32", "int8", "uint8", "bool"
