@@ -170,6 +170,22 @@ def run(
 
 
 @app.command()
+def cost(
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="E.g. llama-3-8b.")],
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 1,
+    sequence: Annotated[int, typer.Option(help="Tokens of each sequence.")] = 1024,
+    dtype: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16 or fp8_e4m3.")] = "bf16",
+    gpu: Annotated[str, typer.Option(help="E.g. h100-sxm, l4, rtx-5090.")] = "h100-sxm",
+    as_json: JsonOption = False,
+) -> None:
+    """Parameters, FLOPs, bytes and roofline time of a preset on a GPU, for prefill and decode."""
+    from .model.cost import cost_report
+
+    report = cost_report(preset, batch=batch, sequence=sequence, dtype=dtype, gpu=gpu)
+    console.emit(report.as_dict(), lambda: console.cost_tables(report), as_json)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine can do, what is missing, and the command that would fix it."""
     from .engines.doctor import probe

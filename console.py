@@ -11,10 +11,11 @@ from .core.errors import BlockforgeError
 from .core.progress import Progress, Step
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
 
     from .core.manifest import EngineRecord, Manifest, VariantRecord, VerdictRecord
+    from .model.cost import Cost, CostReport, SubLayer
 
 PIPE_WIDTH = 180
 
@@ -199,3 +200,48 @@ def verdict_of(verdicts: "tuple[VerdictRecord, ...]", target: str) -> "VerdictRe
 
 def _or_dash(value: Any, spec: str) -> str:
     return "-" if value is None else format(value, spec)
+
+
+def cost_tables(report: "CostReport") -> "Group":
+    """A summary, and one table per pass: a row per sub-layer, its roofline time and what bounds it."""
+    from rich.console import Group
+
+    prefill, decode = report.prefill, report.decode
+    memory = prefill.weight_bytes + prefill.kv_cache_bytes
+    lines = [
+        f"{report.preset}  {prefill.parameters:,} parameters, "
+        f"{human_bytes(prefill.weight_bytes)} in {prefill.dtype}",
+        f"KV cache  {human_bytes(prefill.kv_cache_bytes_per_token)} per token, "
+        f"{human_bytes(prefill.kv_cache_bytes)} for {prefill.batch} x {prefill.sequence} tokens",
+        f"{prefill.gpu.name}  {human_bytes(memory)} of {human_bytes(prefill.gpu.memory)}: "
+        + ("fits" if prefill.fits else "does not fit"),
+        "",
+    ]
+    tables = [_cost_table(prefill, {})]
+    if decode is not None:
+        tables.append(_cost_table(decode, report.compute_bound_batch))
+    return Group(*lines, *tables)
+
+
+def _cost_table(cost: "Cost", bounds: "dict[SubLayer, int | None]") -> "Table":
+    rate = cost.new_tokens / cost.seconds
+    title = f"{cost.mode}: {cost.seconds * 1e3:,.3f} ms, {rate:,.0f} tokens/s at most"
+    columns = [
+        *("!sub-layer", ">parameters", ">GFLOPs", ">needed", ">moved", ">FLOP/byte", ">ms", "bound")
+    ]
+    made = table(title, *columns, *([">computes from batch"] if bounds else []))
+    for row in cost.rows:
+        cells = [
+            row.name.value,
+            f"{row.parameters:,}",
+            f"{row.flops / 1e9:,.1f}",
+            f"{row.needed_flops / 1e9:,.1f}",
+            human_bytes(row.moved_bytes),
+            f"{row.intensity:,.1f}",
+            f"{row.seconds * 1e3:,.3f}",
+            row.bound,
+        ]
+        if bounds:
+            cells.append(str(bounds[row.name] or "never") if row.name in bounds else "-")
+        made.add_row(*cells)
+    return made

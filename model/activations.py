@@ -27,8 +27,9 @@ def gelu_tanh(z: torch.Tensor) -> torch.Tensor:
 
 def _gelu(z: torch.Tensor, approximate: str) -> torch.Tensor:
     if exporting():
-        attributes = {"approximate": approximate}
-        return torch.onnx.ops.symbolic("Gelu", (z,), attributes, dtype=z.dtype, shape=z.shape)
+        return torch.onnx.ops.symbolic(
+            "Gelu", (z,), {"approximate": approximate}, dtype=z.dtype, shape=z.shape
+        )
     return F.gelu(z, approximate=approximate)
 
 

@@ -47,14 +47,16 @@ class Stack(nn.Module):
 
         encoder: what a cross-attention looks at [batch, source, hidden], and the mask to add to its scores.
         """
-        hidden_BSH = self.embeddings(tokens_BSH, token_type_ids_BS)
+        hidden_BSH: torch.Tensor = self.embeddings(tokens_BSH, token_type_ids_BS)
         bias = None if self.relative_bias is None else self.relative_bias(hidden_BSH.shape[1])
         masks = self.masks(hidden_BSH, attention_mask_BS, bias)
         encoder_BTH, encoder_mask = (None, None) if encoder is None else encoder
         context = Context(self.rotary_emb(hidden_BSH), masks, encoder_BTH, encoder_mask)
         for block in self.layers:
             hidden_BSH = block(hidden_BSH, context)
-        return hidden_BSH if self.norm is None else self.norm(hidden_BSH)
+        if self.norm is not None:
+            hidden_BSH = self.norm(hidden_BSH)
+        return hidden_BSH
 
     forward = run
 

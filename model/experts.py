@@ -119,5 +119,7 @@ class MixtureOfExperts(nn.Module):
         weight_ME = self.gate(x_MH).to(x_BSH.dtype)
         each_EMH = self.experts(x_MH.unsqueeze(0))
         y_MH = (each_EMH * weight_ME.t().unsqueeze(-1)).sum(dim=0)
-        y_BSH = y_MH.view(x_BSH.shape)
-        return y_BSH if self.shared_experts is None else y_BSH + self.shared_experts(x_BSH)
+        y_BSH: torch.Tensor = y_MH.view(x_BSH.shape)
+        if self.shared_experts is not None:
+            y_BSH = y_BSH + self.shared_experts(x_BSH)
+        return y_BSH

@@ -49,14 +49,14 @@ class LatentAttention(nn.Module):
         assert rotation is not None, "AttentionConfig.check asks"
         cos_sin = context.cos_sin[rotation]
         q_BSND = split_heads(self._queries(x_BSH), num_heads)
-        q_BSNP, q_BSNR = q_BSND.split([self.plain_dim, latent.rope_dim], dim=-1)
+        q_BSNP, q_BSNR = torch.split(q_BSND, [self.plain_dim, latent.rope_dim], dim=-1)
         q_rotated_BSX = apply_rope(q_BSNR.flatten(-2), cos_sin, num_heads)
         latent_BSL, k_BSR = self.kv_a_proj_with_mqa(x_BSH).split(
             [latent.kv_lora_rank, latent.rope_dim], dim=-1
         )
         k_rotated_BS1R = apply_rope(k_BSR, cos_sin, 1).unsqueeze(2)
         kv_BSND = split_heads(self.kv_b_proj(self.kv_a_layernorm(latent_BSL)), num_heads)
-        k_BSNP, v_BSNV = kv_BSND.split([self.plain_dim, latent.value_dim], dim=-1)
+        k_BSNP, v_BSNV = torch.split(kv_BSND, [self.plain_dim, latent.value_dim], dim=-1)
         q_BSX = torch.cat((q_BSNP, split_heads(q_rotated_BSX, num_heads)), dim=-1).flatten(-2)
         k_rotated_BSNR = k_rotated_BS1R.expand(-1, -1, num_heads, -1)
         k_BSX = torch.cat((k_BSNP, k_rotated_BSNR), dim=-1).flatten(-2)

@@ -163,4 +163,4 @@ def apply_rope(x_BSX: torch.Tensor, cos_sin: CosSin, num_heads: int) -> torch.Te
 
 def split_heads(x_BSX: torch.Tensor, num_heads: int) -> torch.Tensor:
     """[batch, sequence, heads * head size] -> [batch, sequence, heads, head size], a view."""
-    return x_BSX.unflatten(-1, (num_heads, -1))
+    return x_BSX.view(*x_BSX.shape[:-1], num_heads, -1)

@@ -5,12 +5,18 @@
 Shapes: B batch, S queries, T keys, N query heads, K key-value heads, D head size, X heads * D.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional as F  # noqa: N812
 
 from .config import AttentionConfig
 from .exporting import exporting
 from .rope import split_heads
+
+Attribute = (
+    int | float | str | bool | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[bool]
+)
 
 
 def attend(
@@ -56,7 +62,7 @@ def _emit(
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """One Attention node. Not by torch.onnx.ops.attention, which takes values to be as long as queries."""
-    attributes: dict[str, int | float] = {
+    attributes: dict[str, Attribute] = {
         "q_num_heads": config.num_heads,
         "kv_num_heads": config.num_kv_heads,
         "scale": config.score_scale,

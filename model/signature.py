@@ -52,12 +52,14 @@ def _outputs(config: ModelConfig, dtype: DType) -> tuple[TensorRecord, ...]:
     if config.head.kind in ("logits", "masked_lm"):
         dims = (*_BATCH_SEQUENCE, config.vocab_size)
         return (TensorRecord(name="logits", dtype=dtype.value, dims=dims),)
-    dims = (*_BATCH_SEQUENCE, config.hidden_size)
-    hidden = TensorRecord(name="last_hidden_state", dtype=dtype.value, dims=dims)
+    size = config.hidden_size
+    hidden = TensorRecord(
+        name="last_hidden_state", dtype=dtype.value, dims=(*_BATCH_SEQUENCE, size)
+    )
     if config.head.kind == "hidden":
         return (hidden,)
-    dims = ("batch", config.hidden_size)
-    return (hidden, TensorRecord(name="pooler_output", dtype=dtype.value, dims=dims))
+    pooled = TensorRecord(name="pooler_output", dtype=dtype.value, dims=("batch", size))
+    return (hidden, pooled)
 
 
 def _whole(name: str, below: int, axes: tuple[str, str] = _BATCH_SEQUENCE) -> TensorRecord:

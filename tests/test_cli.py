@@ -129,3 +129,18 @@ def test_doctor_speaks_json():
     findings = json.loads(done.stdout)
     assert {"name", "status", "detail", "fix"} <= set(findings[0])
     assert all(f["fix"] for f in findings if f["status"] != "ok")
+
+
+def test_cost_speaks_json():
+    done = blockforge("cost", "llama-3-70b", "--batch", "2", "--gpu", "h200", "--json")
+    body = json.loads(done.stdout)
+    assert body["parameters"] == 70_553_706_496
+    assert {"flops", "weight_bytes", "kv_cache_bytes_per_token", "rows"} <= set(body)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["llama-9000"], ["llama-3-8b", "--gpu", "a100-40", "--dtype", "fp8_e4m3"]]
+)
+def test_cost_refuses_what_does_not_exist(wrong):
+    done = blockforge("cost", *wrong)
+    assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -22,7 +22,8 @@ _PLAIN: dict[str, FeedForwardKind] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-_GATED: dict[str, FeedForwardKind] = {
+_T5: dict[str, FeedForwardKind] = {
+    "relu": "relu",
     "gated-gelu": "geglu_tanh",  # transformers makes gelu_new of it
     "gated-relu": "reglu",
     "gated-silu": "swiglu",
@@ -124,7 +125,7 @@ def _t5_stack(fields: Fields, num_layers: int, *, causal: bool) -> ModelConfig:
             fields.whole("relative_attention_max_distance", 128),
         ),
     )
-    kind = _kind(fields, "feed_forward_proj", {"relu": "relu"} | _GATED, "relu")
+    kind = _kind(fields, "feed_forward_proj", _T5, "relu")
     scaled = fields.flag("scale_decoder_outputs", tied)  # v1.1 is neither tied nor scaled
     head = HeadConfig("logits", scale=hidden_size**-0.5 if scaled else 1.0)
     return ModelConfig(

@@ -146,8 +146,9 @@ def halves_from_neighbours(tensor: torch.Tensor, name: str, config: ModelConfig)
         heads = tensor.unsqueeze(0)
     else:
         return tensor
-    plain, rotated = heads.split([heads.shape[1] - latent.rope_dim, latent.rope_dim], dim=1)
-    turned = rotated.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+    plain, rotated = torch.split(heads, [heads.shape[1] - latent.rope_dim, latent.rope_dim], dim=1)
+    by_pair = rotated.reshape(len(heads), latent.rope_dim // 2, 2, -1)
+    turned = by_pair.transpose(1, 2).flatten(1, 2)
     return torch.cat((plain, turned), dim=1).reshape(tensor.shape)
 
 

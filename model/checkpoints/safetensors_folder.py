@@ -31,6 +31,7 @@ class _Stored:
 
     file: Path
     name: str
+    dtype: str  # safetensors' name for it
     shape: tuple[int, ...]
     index: int | None = None  # which expert's
 
@@ -94,12 +95,23 @@ def open_folder(folder: Path, source: str) -> FolderCheckpoint:
     for tensor in _headers(folder, source):
         place = dialect.place(tensor.name)
         if place is not None:
+            _check_type(tensor)
             placed.setdefault(place.name, []).append(replace(tensor, index=place.index))
     stored = {name: _ordered(name, parts, source) for name, parts in placed.items()}
     shapes = {name: _shape(name, parts, dialect, config) for name, parts in stored.items()}
     check_names(source, config, shapes, {name: parts[0].name for name, parts in stored.items()})
     ordered = {name: stored[name] for name in parameter_shapes(config)}
     return FolderCheckpoint(source, config, folder, dialect, ordered)
+
+
+def _check_type(tensor: _Stored) -> None:
+    """ArtefactError for a type that holds no plain weights."""
+    if tensor.dtype not in _FLOATS:
+        raise ArtefactError(
+            str(tensor.file),
+            found=f"{tensor.name} has type {tensor.dtype}",
+            fix=f"Weights are one of {', '.join(_FLOATS)}",
+        )
 
 
 def _ordered(name: str, parts: list[_Stored], source: str) -> tuple[_Stored, ...]:
@@ -192,18 +204,12 @@ def _indexed(folder: Path, source: str) -> list[_Stored]:
 
 
 def _header(file: Path) -> list[_Stored]:
-    """Names and shapes of one safetensors file; ArtefactError for a type that holds no plain weights."""
+    """Names, types and shapes of one safetensors file."""
     tensors = []
     with _open(file) as opened:
         for name in opened.keys():  # noqa: SIM118
             view = opened.get_slice(name)
-            if view.get_dtype() not in _FLOATS:
-                raise ArtefactError(
-                    str(file),
-                    found=f"{name} has type {view.get_dtype()}",
-                    fix=f"Weights are one of {', '.join(_FLOATS)}",
-                )
-            tensors.append(_Stored(file, name, tuple(view.get_shape())))
+            tensors.append(_Stored(file, name, view.get_dtype(), tuple(view.get_shape())))
     return tensors
 
 

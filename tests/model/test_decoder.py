@@ -93,7 +93,56 @@ PUBLISHED = {
     "smollm2-360m": 361_821_120,
     "smollm2-1.7b": 1_711_376_384,
     "tinyllama-1.1b": 1_100_048_384,
+    "mistral-7b": 7_241_732_096,
+    "yi-6b": 6_061_035_520,
+    "yi-34b": 34_388_917_248,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
+    "phi-3-mini-4k": 3_821_079_552,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
+    "gemma-3-270m": 268_098_176,
+    "gemma-3-1b": 999_885_952,
+    "deepseek-v3": 671_026_419_200,
+    "bert-base": 109_482_240,
+    "bert-large": 335_141_888,
+    "minilm-l6": 22_713_216,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "t5-v1.1-small": 76_961_152,
+    "t5-v1.1-base": 247_577_856,
+    "t5-v1.1-large": 783_150_080,
+    "t5-v1.1-xl": 2_849_757_184,
+    "t5-v1.1-xxl": 11_135_332_352,
 }
+# Counts that papers round, in units of the last digit they print: (published, unit)
+ROUNDED = {
+    "palm-8b": (8.63e9, 0.01e9),
+    "palm-62b": (62.50e9, 0.01e9),
+    "palm-540b": (540.35e9, 0.01e9),
+    "gpt-3-175b": (175.0e9, 1e9),  # table 2.1
+    "grok-1": (314e9, 2e9),  # the release says 314B; its own code holds 315.7
+    "transformer-base": (65e6, 2e6),  # table 3; shared embeddings of 37000 tokens give 63.1
+    "transformer-big": (213e6, 2e6),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_presets_have_the_rounded_number_of_parameters(name):
+    published, unit = ROUNDED[name]
+    shapes = parameter_shapes(PRESETS[name])
+    assert abs(sum(torch.Size(shape).numel() for shape in shapes.values()) - published) < unit
+
+
+def test_every_published_size_is_checked():
+    """The rest are tiny ones, or a part of a model that is checked."""
+    rest = set(PRESETS) - set(PUBLISHED) - set(ROUNDED)
+    assert {name for name in rest if "tiny" not in name} == {"llama-small", "t5-v1.1-base-encoder"}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
