@@ -186,6 +186,30 @@ def cost(
 
 
 @app.command()
+def plugins(
+    ptx: Annotated[
+        str | None, typer.Option(metavar="OPERATOR", help="Write this operator's kernel instead.")
+    ] = None,
+    arch: Annotated[int, typer.Option(help="With --ptx: 89 for sm_89.")] = 90,
+    dtype: Annotated[str, typer.Option(help="With --ptx: fp32, fp16 or bf16.")] = "fp16",
+    row: Annotated[int, typer.Option(help="With --ptx: elements of a row.")] = 4096,
+    as_json: JsonOption = False,
+) -> None:
+    """List the fused operators: types, architectures, registers, and what fusing them can gain."""
+    from .core.dtypes import dtype_from_name
+    from .plugins.listing import list_plugins, plugin_ptx
+
+    if ptx is not None:
+        kernel = plugin_ptx(ptx, arch=arch, dtype=dtype_from_name(dtype), row=row)
+        console.emit(
+            {"operator": ptx, "arch": arch, "ptx": kernel.ptx}, lambda: kernel.ptx, as_json
+        )
+        return
+    rows = list_plugins()
+    console.emit([row.json() for row in rows], lambda: console.plugin_table(rows), as_json)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine can do, what is missing, and the command that would fix it."""
     from .engines.doctor import probe

@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .core.errors import BlockforgeError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .core.manifest import EngineRecord, Manifest, VariantRecord, VerdictRecord
     from .model.cost import Cost, CostReport, SubLayer
+    from .plugins.listing import Listing
 
 PIPE_WIDTH = 180
 
@@ -244,4 +245,26 @@ def _cost_table(cost: "Cost", bounds: "dict[SubLayer, int | None]") -> "Table":
         if bounds:
             cells.append(str(bounds[row.name] or "never") if row.name in bounds else "-")
         made.add_row(*cells)
+    return made
+
+
+def plugin_table(rows: "Sequence[Listing]") -> "Table":
+    """One row per fused operator; bytes are per element of a two-byte activation."""
+    made = table(
+        "fused operators",
+        *("!operator", "types", "!architectures", ">registers", ">bytes"),
+        *(">unfused", ">gain at most", ">over fused kernels"),
+    )
+    for row in rows:
+        registers = sorted({str(r) for r in row.registers.values()})
+        made.add_row(
+            row.name,
+            "; ".join(f"{letter}: {', '.join(names)}" for letter, names in row.dtypes.items()),
+            ", ".join(f"sm{a}" for a in row.architectures),
+            "-".join(registers[:: max(1, len(registers) - 1)]) or "-",
+            str(row.bytes_fused),
+            str(row.bytes_primitive),
+            f"{row.limit_primitive:.2f}x",
+            f"{row.limit_kernels:.2f}x",
+        )
     return made

@@ -73,10 +73,13 @@ class EnginesSection(_Section):
     """targets: e.g. `onnxruntime:cpu`, `tensorrt-rtx:sm89`, `tensorrt:sm90`.
 
     require_dtype: a kernel computing in another type than the graph declares fails the build.
+    plugins: which blockforge operators run as plugins in full TensorRT: "auto" (where measured to be faster),
+    "off", or their names; elsewhere their function bodies run.
     """
 
     targets: tuple[str, ...] = ("onnxruntime:cpu",)
     require_dtype: bool = True
+    plugins: Literal["auto", "off"] | tuple[str, ...] = "auto"
 
     @model_validator(mode="after")
     def _unique(self) -> Self:

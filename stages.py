@@ -96,6 +96,7 @@ def compile_stage(
                 profile=profile,
                 folder=folder / variant.precision,
                 num_blocks=variant.num_blocks,
+                plugins=job.recipe.engines.plugins,
             )
             engine = compile_engine(request, progress)
             engines[str(target)] = _in_bundle(engine, variant.precision, job.recipe)

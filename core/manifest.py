@@ -63,6 +63,7 @@ class EngineRecord(_Record):
     kernels_per_block: float | None = None
     dtypes: dict[str, int] = Field(default_factory=dict)  # dtype name -> kernels computing in it
     legalized: tuple[str, ...] = ()  # what engines/legalize changed, one line each
+    plugins: tuple[str, ...] = ()  # blockforge operators: plugin or function body, and why
     violations: tuple[str, ...] = ()  # kernels that compute in another type than the graph declares
 
 

@@ -16,12 +16,14 @@ from ..core.manifest import EngineRecord
 from ..core.progress import Progress, Step, silent
 from ..core.shapes import Profile, check_profile
 from ..graph.io import load_model
+from ..plugins.policy import Choice
 from .child import Event, run_job
 from .dtype_check import check_dtypes
 from .kernel import Kernel, TensorInfo
 from .layers_file import LayersFile, save_layers
 from .legalize import legalize
 from .listing import kernels_from_listing
+from .plugin_nodes import PluginSetting, choose_plugins, mark_plugins
 from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
@@ -55,7 +57,8 @@ class CompileRequest:
 
     profile: the sizes of every input. folder: engines go to <folder>/engines, e.g. <bundle>/fp16. num_blocks: how
     many decoder blocks the graph has, 0 where it has none. precision: the type that its matrix products must run
-    in; None takes it node by node from the graph.
+    in; None takes it node by node from the graph. plugins: which blockforge operators run as plugins where the
+    runtime takes them: "auto", "off" or names.
     """
 
     model: Path
@@ -65,6 +68,7 @@ class CompileRequest:
     num_blocks: int = 0
     precision: DType | None = None
     options: BuildOptions = BuildOptions()
+    plugins: PluginSetting = "auto"
 
     @property
     def asked(self) -> str:
@@ -84,14 +88,24 @@ def compile_engine(request: CompileRequest, progress: Progress = silent) -> Engi
     check_available(request.target)
     model = load_model(request.model)
     check_profile(request.profile, input_dims(model))
+    choices = choose_plugins(model, request.target, request.plugins)
     progress(Step(f"compile {request.target}", detail="graph"))
     if request.target.is_tensorrt:
-        return _compile_tensorrt(request, model, progress)
-    return _compile_onnxruntime(request, model, progress)
+        record = _compile_tensorrt(request, model, choices, progress)
+    else:
+        record = _compile_onnxruntime(request, model, progress)
+    return record.model_copy(update={"plugins": tuple(map(_choice_line, choices))})
 
 
-def _compile_tensorrt(request: CompileRequest, model: ir.Model, progress: Progress) -> EngineRecord:
-    legal, legalized = legalize(model, request.target)
+def _choice_line(choice: Choice) -> str:
+    used = "plugin" if choice.plugin else "function body"
+    return f"{choice.operator}: {used} ({choice.reason})"
+
+
+def _compile_tensorrt(
+    request: CompileRequest, model: ir.Model, choices: tuple[Choice, ...], progress: Progress
+) -> EngineRecord:
+    legal, legalized = legalize(mark_plugins(model, choices), request.target)
     with staging(request.folder / ENGINES, request.target.slug) as stage:
         graph, listing = stage / "graph.onnx", stage / "listing.txt"
         graph.write_bytes(ir.to_proto(legal).SerializeToString())
@@ -104,6 +118,7 @@ def _compile_tensorrt(request: CompileRequest, model: ir.Model, progress: Progre
             "model": str(request.model.absolute()),
             "plan": str(stage / "plan"),
             "listing": str(listing),
+            "plugins": [choice.operator for choice in choices if choice.plugin],
             "profile": {n: (r.min, r.opt, r.max) for n, r in request.profile.items()},
             **dataclasses.asdict(request.options),
         }

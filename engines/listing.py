@@ -15,6 +15,8 @@ from .kernel import Kernel, TensorInfo
 HEADER = "Layers:"
 ONNX_LAYER = "[ONNX Layer: "
 SEPARATOR = "\x1f"  # between two nodes; terminals show nothing
+# What follows the name of a node inside If: ` | then (then_branch) | layers.0/If (If)`.
+_SCOPES = re.compile(r"(?: \| [^|]* \(\w+_branch\) \| [^|]* \(If\))+$")
 
 # Two writers: the compiler's layers have Constants, strides and a TacticName; TensorRT's own (shape copies) have a
 # Location, parameters of their type and a TacticValue. EventId and jump targets stand on control layers only.
@@ -99,7 +101,7 @@ def _nodes(metadata: str, asked: str) -> tuple[str, ...]:
     for part in filter(None, metadata.split(SEPARATOR)):
         if not (part.startswith(ONNX_LAYER) and part.endswith("]")):
             raise _unreadable(asked, f"layer metadata that reads {part[:200]!r}")
-        nodes.append(part[len(ONNX_LAYER) : -1])
+        nodes.append(_SCOPES.sub("", part[len(ONNX_LAYER) : -1]))
     return tuple(dict.fromkeys(nodes))
 
 

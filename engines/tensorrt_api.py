@@ -58,6 +58,16 @@ class Api:
         """Runtime and version, e.g. `tensorrt-rtx 1.7.1.116`."""
         return f"{self.runtime} {self.trt.__version__}"
 
+    def plugin_layer(self) -> Any:
+        """The module that takes plugins from Python (`tensorrt.plugin`); UnavailableError where there is none."""
+        module = f"{DOORS[self.runtime].module}.plugin"
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            raise UnavailableError(
+                "plugins", found=f"cannot import {module}: {error}", fix='Set plugins = "off"'
+            ) from None
+
     def architectures(self) -> tuple[str, ...]:
         """What the builder can be told to build for, e.g. sm89; empty where it only knows its own GPU."""
         if "ahead_of_time" not in self.features:

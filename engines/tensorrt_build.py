@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import BuildError, UsageError
 from .listing import HEADER
+from .plugin_nodes import register_plugins
 from .tensorrt_api import Api, create_logger, create_monitor, create_writer, load_api
 
 Emit = Callable[..., None]
@@ -41,6 +42,8 @@ def build_plan(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     with TensorRT's own error lines when it refuses the graph.
     """
     api = load_api(request["runtime"])
+    if request["plugins"]:
+        register_plugins(api.plugin_layer(), request["plugins"], int(request["arch"].lstrip("SM")))
     words: list[str] = []  # TensorRT's ERROR lines, in order
     listings: list[str] = []
 

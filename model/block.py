@@ -100,7 +100,7 @@ class SingleCrossBlock(SingleBlock):
             own.cos_sin,
             own.masks,
             encoder_hidden_states_BTH,
-            padding_mask(encoder_attention_mask_BT, hidden_states_BSH.dtype),
+            padding_mask(encoder_attention_mask_BT, hidden_states_BSH),
         )
         output_BSH: torch.Tensor = block(hidden_states_BSH, context)
         return output_BSH

@@ -13,7 +13,7 @@ from .rope import CosSin, Rotation
 class Context:
     """cos_sin: of each rotation. masks: of each self-attention, None where is_causal says it.
 
-    encoder: what a cross-attention looks at [batch, source, hidden], with encoder_mask [batch, 1, 1, source].
+    encoder: what a cross-attention looks at [batch, source, hidden], with encoder_mask [batch, 1, sequence, source].
     """
 
     cos_sin: Mapping[Rotation, CosSin]

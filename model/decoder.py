@@ -101,8 +101,8 @@ class EncoderDecoder(Decoder):
     ) -> Outputs:
         """Source ids and mask [batch, source], target ids [batch, sequence] -> logits of the target's tokens."""
         encoder_BTH = self.encoder(self.embed_tokens(input_ids_BT), attention_mask_BT)
-        mask = padding_mask(attention_mask_BT, encoder_BTH.dtype)
         tokens_BSH = self.embed_tokens(decoder_input_ids_BS)
+        mask = padding_mask(attention_mask_BT, tokens_BSH)
         hidden_BSH = self.run(tokens_BSH, encoder=(encoder_BTH, mask))
         outputs: Outputs = self.lm_head(hidden_BSH, self.embed_tokens.weight)
         return outputs

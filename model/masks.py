@@ -53,19 +53,29 @@ def _mask(
     bias_1NSS: torch.Tensor | None,
 ) -> torch.Tensor | None:
     keep = None if attention_mask_BS is None else _tokens(attention_mask_BS)
-    if attention.window is not None or (keep is not None or bias_1NSS is not None):
-        seen_11SS = _reach(attention, hidden_BSH)
-        if seen_11SS is not None:
-            keep = seen_11SS if keep is None else keep & seen_11SS
-    hiding = None if keep is None else additive(keep, hidden_BSH.dtype)
+    needed = attention.window is not None or keep is not None or bias_1NSS is not None
+    seen_11SS = _reach(attention, hidden_BSH) if needed else None
+    if seen_11SS is not None:
+        keep = seen_11SS if keep is None else keep & seen_11SS
+    if keep is None:
+        return bias_1NSS
+    hiding = additive(keep, hidden_BSH.dtype)
+    if seen_11SS is None:
+        hiding = _for_queries(hiding, hidden_BSH.shape[1])
     if bias_1NSS is None:
         return hiding
-    return bias_1NSS if hiding is None else bias_1NSS + hiding
+    return bias_1NSS + hiding
 
 
-def padding_mask(attention_mask_BT: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What hides padding keys from every query: [batch, 1, 1, keys]."""
-    return additive(_tokens(attention_mask_BT), dtype)
+def padding_mask(attention_mask_BT: torch.Tensor, hidden_BSH: torch.Tensor) -> torch.Tensor:
+    """What hides padding keys from the queries of `hidden_BSH`: [batch, 1, sequence, keys], in its type."""
+    hiding = additive(_tokens(attention_mask_BT), hidden_BSH.dtype)
+    return _for_queries(hiding, hidden_BSH.shape[1])
+
+
+def _for_queries(mask: torch.Tensor, sequence: int) -> torch.Tensor:
+    """One row per query: ONNX Runtime's Attention does not broadcast over them (1.32), although the operator says so."""
+    return mask.expand(-1, -1, sequence, -1)
 
 
 def _tokens(attention_mask_BT: torch.Tensor) -> torch.Tensor:

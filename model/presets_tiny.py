@@ -14,6 +14,7 @@ from .config import (
     HeadConfig,
     LatentConfig,
     Llama3Scaling,
+    LongRopeScaling,
     ModelConfig,
     NormConfig,
     RopeConfig,
@@ -41,6 +42,15 @@ _EXPERTS = ExpertsConfig(
     num_groups=4,
     num_active_groups=2,
 )
+_LONGROPE = RopeConfig(
+    10000.0,
+    LongRopeScaling(
+        short_factor=tuple(1.0 + i / 16 for i in range(8)),
+        long_factor=tuple(1.0 + i for i in range(8)),
+        original_max_position_embeddings=64,
+        attention_factor=1.2,
+    ),
+)
 
 TINY: dict[str, ModelConfig] = {
     "llama-tiny": _LLAMA,
@@ -66,6 +76,12 @@ TINY: dict[str, ModelConfig] = {
     "t5-tiny": t5((256, 64, 192, 2), (4, 16)),
     "t5-tiny-encoder": t5_stack((256, 64, 192, 2), (4, 16), causal=False),
     "phi-3-tiny": llama(_SIZES, phi3((4, 4, 16), _WINDOW), context=512, packed=True),
+    "phi-3-tiny-longrope": llama(
+        _SIZES, replace(phi3((4, 4, 16), _WINDOW), rope=_LONGROPE), context=512, packed=True
+    ),
+    "partial-rope-tiny": llama(
+        _SIZES, AttentionConfig(4, 2, 32, RopeConfig(10000.0, rotary_dim=24)), context=512
+    ),
     "gemma-2-tiny": gemma_2(_SIZES, _HEADS, scalar=16, window=_WINDOW),
     "gemma-3-tiny": gemma_3((256, 64, 192, 6), (4, 1, 16), scalar=16, window=_WINDOW, context=512),
     "grok-1-tiny": grok_1((256, 64, 64, 2), _HEADS, context=512),

@@ -144,3 +144,13 @@ def test_cost_speaks_json():
 def test_cost_refuses_what_does_not_exist(wrong):
     done = blockforge("cost", *wrong)
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_plugins_lists_operators_and_writes_kernels():
+    listed = json.loads(blockforge("plugins", "--json").stdout)
+    assert {"RMSNorm", "AddRMSNorm", "SwiGLU", "SwiGLUQuantize"} <= {row["name"] for row in listed}
+    pytest.importorskip("triton")
+    ptx = blockforge("plugins", "--ptx", "SwiGLU", "--arch", "89")
+    assert ptx.returncode == 0 and ".target sm_89" in ptx.stdout
+    unknown = blockforge("plugins", "--ptx", "SwiGLUs")
+    assert unknown.returncode == 2 and "SwiGLU" in unknown.stderr

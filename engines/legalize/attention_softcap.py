@@ -4,10 +4,12 @@
     scores = softcap * tanh(scores / softcap) + mask      in fp32
     y      = softmax(scores) @ v                          in the type of q
 
-for softcap, and for values whose head size differs from the queries'. Shapes: see attention.py.
+for softcap, for values whose head size differs from the queries', and inside a branch of If, where TensorRT-RTX 1.7.1
+loses the scale that its importer puts in front of the operator. Shapes: see attention.py.
 """
 
 import math
+from collections import Counter
 
 import onnx_ir as ir
 
@@ -28,13 +30,29 @@ FP32 = ir.DataType.FLOAT
 def spell_out_attention(model: ir.Model) -> list[str]:
     """Decompose every Attention of `model` that TensorRT has no operator for, in place."""
     changed = []
+    branches = _branch_nodes(model)
+    names = Counter(node.name for node in model.graph.all_nodes())
     for form in attentions(model):
-        reason = _reason(form)
+        inside = form.node in branches
+        reason = "inside If" if inside else _reason(form)
         if not reason:
             continue
+        if inside and names[form.node.name] > 1:  # new values must not hide those of an outer graph
+            form.node.name = f"{form.node.name}/inside_if"
         _decompose(form)
         changed.append(f"{form.node.name}: {reason}, spelled out as MatMul and Softmax")
     return changed
+
+
+def _branch_nodes(model: ir.Model) -> set[ir.Node]:
+    """Every node that stands in a branch of an If."""
+    branches = [
+        attribute.as_graph()
+        for node in model.graph.all_nodes()
+        if node.op_type == "If" and node.domain == ""
+        for attribute in node.attributes.values()
+    ]
+    return {node for graph in branches for node in graph.all_nodes()}
 
 
 def _reason(form: AttentionForm) -> str:

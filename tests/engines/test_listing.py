@@ -77,3 +77,13 @@ def test_what_does_not_fit_is_an_error(text):
 
 def test_near_miss_the_plain_listing_reads():
     assert len(kernels_from_listing(listing(GOOD), "engine")) == 1
+
+
+def test_a_node_inside_if_keeps_its_own_name():
+    nested = "m/mm | then (then_branch) | m/If (If) | else (else_branch) | If_2 (If)"
+    metadata = (
+        f"[ONNX Layer: m/sm | then (then_branch) | m/If (If)]\x1f[ONNX Layer: {nested}]"
+        "\x1f[ONNX Layer: a | b (If)]"
+    )
+    (kernel,) = kernels_from_listing(listing(LINE.format(name="k", metadata=metadata)), "e")
+    assert kernel.nodes == ("m/sm", "m/mm", "a | b (If)")
