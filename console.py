@@ -143,6 +143,7 @@ def table(title: str, *columns: str) -> "Table":
     return made
 
 
+OVER_FLOOR = ": error over floor"  # how validate names the gate that pools all cases of an output
 # Columns that a narrow terminal can do without, the first to go first.
 OPTIONAL = ("judged by", "types", ">build", ">perplexity", ">tokens", ">per block")
 
@@ -174,7 +175,7 @@ def _engine_row(variant: "VariantRecord", engine: "EngineRecord") -> dict[str, s
     """Column -> cell."""
     verdict = verdict_of(variant.verdicts, engine.target)
     passed = verdict is not None and verdict.passed and not engine.violations
-    ratio = max((o.ratio for o in verdict.outputs), default=None) if verdict else None
+    ratios = [g.value for g in verdict.gates if g.name.endswith(OVER_FLOOR)] if verdict else []
     return {
         "!precision": variant.precision,
         "!target": engine.target,
@@ -183,7 +184,7 @@ def _engine_row(variant: "VariantRecord", engine: "EngineRecord") -> dict[str, s
         ">kernels": _or_dash(engine.kernels, "d"),
         ">per block": _or_dash(engine.kernels_per_block, "g"),
         "types": ", ".join(f"{n} {name}" for name, n in engine.dtypes.items()) or "-",
-        ">error / floor": _or_dash(ratio, ".2f"),
+        ">error / floor": _or_dash(max(ratios, default=None), ".2f"),
         ">perplexity": _or_dash(verdict and verdict.perplexity, ".3f"),
         ">tokens": _or_dash(verdict and verdict.token_agreement, ".1%"),
         "judged by": verdict.runner if verdict else "-",

@@ -56,7 +56,7 @@ def load_model(path: str | Path) -> ir.Model:
 def save_model(model: ir.Model, path: str | Path, *, inline_limit: int = 1024) -> None:
     """Write `model` to `path`, replacing what is there only once everything is written.
 
-    Initializers of `inline_limit` bytes or more go to `<path>.data`, one at a time and page aligned; external
+    Initializers of `inline_limit` bytes or more, and those that lie in another folder's data, go to `<path>.data`, one at a time and page aligned; external
     data that already lies in the same folder is referred to, not copied. `model` itself is left as it was.
     Raises UsageError when the folder cannot be written or the graph alone passes protobuf's 2 GiB.
     """
@@ -70,7 +70,9 @@ def save_model(model: ir.Model, path: str | Path, *, inline_limit: int = 1024) -
     before = {
         v: t
         for v, t in tensors.items()
-        if t is not None and v not in kept and t.nbytes >= inline_limit
+        if t is not None
+        and v not in kept
+        and (t.nbytes >= inline_limit or isinstance(t, ir.ExternalTensor))
     }
     location = _free_data_name(path, {Path(p).resolve() for p in kept.values()})
     try:

@@ -205,6 +205,21 @@ def test_saving_writes_what_onnx_reads(stored: Path, tmp_path_factory):
     assert sorted(p.name for p in folder.iterdir()) == ["copy.onnx", "copy.onnx.data"]
 
 
+def test_a_small_tensor_in_another_folder_s_data_is_copied_too(tmp_path: Path, tmp_path_factory):
+    small = onnx.parser.parse_model(
+        '<ir_version: 11, opset_import: ["" : 24]> g (float[4] x) => (float[4] y) { y = Mul(x, w) }'
+    )
+    small.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT[0, :4], "w"))
+    path = tmp_path / "model.onnx"
+    onnx.save(small, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    folder = tmp_path_factory.mktemp("copy")
+    save_model(load_model(path), folder / "copy.onnx")
+    copy = onnx.load(folder / "copy.onnx")
+    np.testing.assert_array_equal(
+        onnx.numpy_helper.to_array(copy.graph.initializer[0]), WEIGHT[0, :4]
+    )
+
+
 def test_data_in_the_same_folder_is_not_copied_nor_overwritten(stored: Path):
     loaded = load_model(stored)
     save_model(loaded, stored.parent / "again.onnx")
