@@ -183,7 +183,7 @@ def _run(request: CompileRequest, job: Event, progress: Progress) -> Event:
             log.log(_level(event), "%s: %s", request.target, event["text"])
 
     done = run_job(request.asked, job, hear, timeout_seconds=request.options.timeout_seconds)
-    log.info("%s: child used %s bytes at most", request.asked, done["peak_bytes"])
+    log.debug("%s: child used %s bytes at most", request.asked, done["peak_bytes"])
     return done
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..core.dtypes import dtype_from_name
 from ..core.errors import BuildError
+from .memory import peak_bytes
 from .onnxruntime_api import DTYPES, open_session, version
-from .tensorrt_build import peak_bytes
 
 SUFFIX = "_kernel_time"
 

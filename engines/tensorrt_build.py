@@ -4,7 +4,6 @@ graph (ONNX bytes, weights beside the model file) -> network -> plan file, `Laye
 """
 
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..core.errors import BuildError, UsageError
 from .listing import HEADER
+from .memory import peak_bytes
 from .plugin_nodes import register_plugins
 from .tensorrt_api import Api, create_logger, create_monitor, create_writer, load_api
 
@@ -147,16 +147,6 @@ def _build(
                 file.write(memory)
     if not built:
         raise refusal(asked, f"{api.version} cannot build the graph", words)
-
-
-def peak_bytes() -> int | None:
-    """The largest resident memory of this process so far, in bytes; None on Windows."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def refusal(asked: str, what: str, told: list[str]) -> BuildError:

@@ -30,6 +30,6 @@ def run_passes(model: ir.Model, passes: Sequence[Pass]) -> tuple[Done, ...]:
     done = []
     for apply in passes:
         done.append(apply(model))
-        logger.info("%s: %d", done[-1].name, done[-1].changed)
+        logger.debug("%s: %d", done[-1].name, done[-1].changed)
         check_graph(model)
     return tuple(done)
