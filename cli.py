@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from . import console
-from .core.errors import BlockforgeError, ExitCode
+from .core.errors import BlockforgeError, ExitCode, UsageError
 
 app = typer.Typer(
     name="blockforge",
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
+INTERRUPTED = 130
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a ready recipe.")
 ]
@@ -255,16 +256,31 @@ def _show_bundle(bundle: Any, as_json: bool) -> None:
 
 def main() -> None:
     """Entry point: turn every foreseen failure into one message and its exit code."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    as_json = "--json" in sys.argv
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
-        app()
+        code = app(
+            standalone_mode=not as_json
+        )  # returns an exit code only where it is not standalone
     except BlockforgeError as error:
-        console.report_error(error, as_json="--json" in sys.argv)
-        sys.exit(int(error.exit_code))
-    except Exception:
+        console.report_error(error, as_json)
+        code = int(error.exit_code)
+    except typer.TyperException as error:  # a wrong argument, with --json
+        wrong = UsageError("command line", found=error.format_message(), fix="blockforge --help")
+        console.report_error(wrong, as_json)
+        code = int(ExitCode.USAGE)
+    except Exception as error:
         traceback.print_exc()
-        sys.exit(INTERNAL_ERROR)  # Python's own 1 would read as a failed gate
+        if as_json:
+            console.report_error(BlockforgeError("blockforge", found=repr(error)), True)
+        code = INTERNAL_ERROR  # Python's own 1 would read as a failed gate
+    if code == INTERRUPTED and as_json:
+        console.report_error(BlockforgeError("blockforge", found="interrupted"), True)
+    sys.exit(code or 0)
 
 
-def _as_interrupt(number: int, frame: Any) -> None:
+def _interrupt(number: int, frame: Any) -> None:
+    """Stop at once, and again at the next step where a library swallowed the exception."""
+    console.interrupted = True
     raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .plugins.listing import Listing
 
 PIPE_WIDTH = 180
+interrupted = False  # set by the command line's signal handler
 
 
 def stderr_console() -> "Console":
@@ -31,11 +33,21 @@ def stderr_console() -> "Console":
 def emit(result: Any, render: Callable[[], Any], as_json: bool) -> None:
     """Print the result on stdout: as JSON, or as what `render` returns (a rich renderable)."""
     if as_json:
-        sys.stdout.write(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(_strict(result), indent=1, ensure_ascii=False, allow_nan=False)
+        sys.stdout.write(text + "\n")
         return
     from rich.console import Console
 
     Console(width=output_width(), highlight=False).print(render())
+
+
+def _strict(value: Any) -> Any:
+    """The value in strict JSON: NaN and infinities as strings, as in the manifest."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def output_width() -> int:
@@ -69,6 +81,7 @@ def drawn_progress() -> Iterator[Progress]:
         log, seen = logging.getLogger("blockforge"), set()
 
         def write(step: Step) -> None:
+            _stop_if_interrupted()
             if step.stage not in seen:
                 seen.add(step.stage)
                 log.info("%s", step.stage)
@@ -89,6 +102,7 @@ def drawn_progress() -> Iterator[Progress]:
         tasks: dict[str, Any] = {}
 
         def draw(step: Step) -> None:
+            _stop_if_interrupted()
             if step.stage not in tasks:
                 for task in tasks.values():  # one stage at a time: an older one is over
                     bars.update(task, total=1, completed=1, detail="")
@@ -103,6 +117,11 @@ def drawn_progress() -> Iterator[Progress]:
         yield draw
         for task in tasks.values():
             bars.update(task, total=1, completed=1, detail="")
+
+
+def _stop_if_interrupted() -> None:
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def configure_logging(verbose: bool) -> None:
@@ -157,7 +176,7 @@ def manifest_table(manifest: "Manifest", width: int | None = None) -> "Table":
     from rich.measure import Measurement
 
     console = Console(width=output_width() if width is None else width)
-    rows = [_engine_row(v, engine) for v in manifest.variants for engine in v.engines]
+    rows = [_engine_row(v, engine) for v in manifest.variants for engine in v.engines or (None,)]
     for count in range(len(OPTIONAL) + 1):
         columns = [c for c in (rows[0] if rows else {}) if c not in OPTIONAL[:count]]
         made = table(manifest.name, *columns)
@@ -171,19 +190,20 @@ def manifest_table(manifest: "Manifest", width: int | None = None) -> "Table":
     return made
 
 
-def _engine_row(variant: "VariantRecord", engine: "EngineRecord") -> dict[str, str]:
-    """Column -> cell."""
-    verdict = verdict_of(variant.verdicts, engine.target)
-    passed = verdict is not None and verdict.passed and not engine.violations
+def _engine_row(variant: "VariantRecord", engine: "EngineRecord | None") -> dict[str, str]:
+    """Column -> cell; a graph without engines has a row too."""
+    verdict = verdict_of(variant.verdicts, engine.target if engine else "")
+    passed = verdict is not None and verdict.passed and not (engine and engine.violations)
     ratios = [g.value for g in verdict.gates if g.name.endswith(OVER_FLOOR)] if verdict else []
+    types = ", ".join(f"{n} {name}" for name, n in engine.dtypes.items()) if engine else ""
     return {
         "!precision": variant.precision,
-        "!target": engine.target,
-        ">size": human_bytes(engine.bytes),
-        ">build": f"{engine.build_seconds:.1f} s",
-        ">kernels": _or_dash(engine.kernels, "d"),
-        ">per block": _or_dash(engine.kernels_per_block, "g"),
-        "types": ", ".join(f"{n} {name}" for name, n in engine.dtypes.items()) or "-",
+        "!target": engine.target if engine else "-",
+        ">size": human_bytes(engine.bytes) if engine else "-",
+        ">build": f"{engine.build_seconds:.1f} s" if engine else "-",
+        ">kernels": _or_dash(engine and engine.kernels, "d"),
+        ">per block": _or_dash(engine and engine.kernels_per_block, "g"),
+        "types": types or "-",
         ">error / floor": _or_dash(max(ratios, default=None), ".2f"),
         ">perplexity": _or_dash(verdict and verdict.perplexity, ".3f"),
         ">tokens": _or_dash(verdict and verdict.token_agreement, ".1%"),

@@ -1,5 +1,6 @@
 """Run a bundle's graph on tensors from a file: .npz or .safetensors in, the same out."""
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,8 @@ def _load(path: Path) -> "dict[str, np.ndarray]":
     _check_format(path)
     if not path.is_file():
         raise UsageError(f"inputs {path}", found="no such file", fix="Name a file of tensors")
+    if path.suffix == ".npz" and not zipfile.is_zipfile(path):
+        raise ArtefactError(f"inputs {path}", found="cannot be read: it is no .npz archive")
     try:
         if path.suffix == ".npz":
             import numpy as np

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from .core.bundle import Bundle, adopt, check_destination, seal, write_bundle
 from .core.dtypes import DType
 from .core.errors import GateError, UsageError
-from .core.progress import Progress, silent
+from .core.progress import Progress, Step, silent
 from .core.shapes import profile_from_text
 from .recipe import Recipe, load_recipe, recipe_from_dict
 from .stages import REPORT, Job, compile_stage, export_stage, report_stage, validate_stage
+from .validate.limits import check_applicable
 
 if TYPE_CHECKING:
+    from .engines.target import Target
     from .model.checkpoints import Checkpoint
 
 
@@ -37,9 +39,11 @@ def build(
     job = _start(recipe, output, recipe.engines.targets if targets is None else targets)
     with write_bundle(job.output) as folder:
         manifest = export_stage(job, folder, progress)
-        manifest = compile_stage(job, manifest, folder, folder, progress)
+        manifest = compile_stage(recipe, job.targets, manifest, folder, folder, progress)
         manifest = validate_stage(job, manifest, folder, folder, progress)
-        seal(folder, report_stage(manifest, folder))
+        manifest = report_stage(manifest, folder)
+        progress(Step("write bundle"))
+        seal(folder, manifest)
     bundle = Bundle.open(job.output)
     if check and bundle.manifest.failures:
         raise GateError(
@@ -71,9 +75,9 @@ def compile_bundle(
     Raises as `build`; on an error the bundle stays as it was.
     """
     bundle.verify()
-    job = _resume(bundle, targets)
+    recipe, parsed = _recipe_of(bundle), _targets(targets)
     with write_bundle(bundle.path) as folder:
-        manifest = compile_stage(job, bundle.manifest, bundle.path, folder, progress)
+        manifest = compile_stage(recipe, parsed, bundle.manifest, bundle.path, folder, progress)
         adopt(bundle, folder)
         seal(folder, report_stage(manifest, folder))
     return Bundle.open(bundle.path)
@@ -85,7 +89,7 @@ def validate_bundle(bundle: Bundle, *, progress: Progress = silent) -> Bundle:
     Needs the recipe's checkpoint. Raises as `build`; a missed limit is in `manifest.failures`.
     """
     bundle.verify()
-    job = _resume(bundle, ())
+    job = _start(_recipe_of(bundle), bundle.path, ())
     with write_bundle(bundle.path) as folder:
         manifest = validate_stage(job, bundle.manifest, bundle.path, folder, progress)
         adopt(bundle, folder)
@@ -94,7 +98,8 @@ def validate_bundle(bundle: Bundle, *, progress: Progress = silent) -> Bundle:
 
 
 def report_bundle(bundle: Bundle) -> Path:
-    """Write the report of `bundle` again and return its path."""
+    """Write the report of `bundle` again and return its path; ArtefactError when the bundle is damaged."""
+    bundle.verify()
     with write_bundle(bundle.path) as folder:
         adopt(bundle, folder)
         seal(folder, report_stage(bundle.manifest, folder))
@@ -109,14 +114,10 @@ def _recipe(recipe: Recipe | str | Path | dict[str, Any]) -> Recipe:
 
 def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) -> Job:
     """Check targets, destination, checkpoint and shapes, the cheapest first."""
-    from .engines.requirements import check_available
-    from .engines.target import Target
     from .model.build import signature
     from .model.checkpoints import open_checkpoint, preset_checkpoint
 
-    parsed = tuple(Target.parse(t) for t in targets)
-    for target in parsed:
-        check_available(target)
+    parsed = _targets(targets)
     path = Path("bundles") / recipe.name if output is None else Path(output)
     check_destination(path)
     model = recipe.model
@@ -137,10 +138,34 @@ def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) ->
     shapes = recipe.shapes
     dims = {record.name: record.dims for record in inputs}
     profile = profile_from_text(shapes.min, shapes.opt, shapes.max, dims)
+    context = checkpoint.config.max_position_embeddings
+    for name, axes in dims.items():
+        for axis, longest in zip(axes, profile[name].max, strict=True):
+            if axis == "sequence" and longest > context:
+                raise UsageError(
+                    f"profile of input {name!r}",
+                    found=f"max sequence {longest}, but the model was made for {context} positions",
+                    fix=f"Give at most {context}",
+                )
+    decoder = recipe.layer is None
+    check_applicable(
+        recipe.validate_.limits,
+        language=decoder,
+        text=decoder and checkpoint.tokenizer() is not None,
+    )
     return Job(recipe, path, checkpoint, profile, parsed)
 
 
-def _resume(bundle: Bundle, targets: Sequence[str]) -> Job:
-    """The job that made `bundle`, from the recipe in its manifest."""
-    recipe = recipe_from_dict(bundle.manifest.recipe, f"recipe of bundle {bundle.path}")
-    return _start(recipe, bundle.path, targets)
+def _recipe_of(bundle: Bundle) -> Recipe:
+    return recipe_from_dict(bundle.manifest.recipe, f"recipe of bundle {bundle.path}")
+
+
+def _targets(names: Sequence[str]) -> "tuple[Target, ...]":
+    """The targets by name; UsageError for one that does not exist, UnavailableError for what is missing here."""
+    from .engines.requirements import check_available
+    from .engines.target import Target
+
+    parsed = tuple(Target.parse(name) for name in names)
+    for target in parsed:
+        check_available(target)
+    return parsed

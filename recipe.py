@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .core.errors import UsageError
 from .validate.limits import Limits
 
-Precision = Literal["fp32", "fp16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 
 
 class _Section(BaseModel):
@@ -33,7 +33,7 @@ class ModelSection(_Section):
     layer: which block, counted from 0; only with part = "block".
     """
 
-    checkpoint: str | None = None
+    checkpoint: Annotated[str, Field(min_length=1)] | None = None
     preset: str | None = None
     seed: int = 0
     part: Literal["decoder", "block"] = "decoder"
@@ -94,7 +94,16 @@ class ValidateSection(_Section):
     seed: int = 0
     tokens: Annotated[int, Field(ge=2)] = 512
     text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
-    limits: Limits = Limits()
+    limits: Limits
+
+    @model_validator(mode="after")
+    def _judges(self) -> Self:
+        if self.limits.max_error_over_floor is None:
+            raise ValueError(
+                "limits.max_error_over_floor is missing: how many times PyTorch's own error in the same "
+                "type an output may be off (2.0 leaves room for another order of sums)"
+            )
+        return self
 
 
 class Recipe(_Section):
@@ -105,7 +114,7 @@ class Recipe(_Section):
     export: ExportSection = ExportSection()
     shapes: ShapesSection
     engines: EnginesSection = EnginesSection()
-    validate_: ValidateSection = Field(default=ValidateSection(), alias="validate")
+    validate_: ValidateSection = Field(alias="validate")
 
     @property
     def layer(self) -> int | None:
@@ -141,7 +150,7 @@ def load_recipe(path: str | Path) -> Recipe:
             f"recipe {path}", found=str(error), fix="A recipe is a TOML file"
         ) from None
     recipe = recipe_from_dict(data, f"recipe {path}")
-    return _anchored(recipe, file.parent)
+    return _anchored(recipe, file.parent.resolve())
 
 
 def _anchored(recipe: Recipe, folder: Path) -> Recipe:

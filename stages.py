@@ -80,26 +80,31 @@ def export_stage(job: Job, folder: Path, progress: Progress) -> Manifest:
 
 
 def compile_stage(
-    job: Job, manifest: Manifest, source: Path, folder: Path, progress: Progress
+    recipe: Recipe,
+    targets: "tuple[Target, ...]",
+    manifest: Manifest,
+    source: Path,
+    folder: Path,
+    progress: Progress,
 ) -> Manifest:
-    """Compile the graphs in `source`; the engines go to `folder`."""
+    """Compile the graphs in `source` for `targets`; the engines go to `folder`. Needs no checkpoint."""
     from .engines.compile import CompileRequest, compile_engine
 
     variants = []
     for variant in manifest.variants:
         profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
         engines = {engine.target: engine for engine in variant.engines}
-        for target in job.targets:
+        for target in targets:
             request = CompileRequest(
                 model=source / variant.model,
                 target=target,
                 profile=profile,
                 folder=folder / variant.precision,
                 num_blocks=variant.num_blocks,
-                plugins=job.recipe.engines.plugins,
+                plugins=recipe.engines.plugins,
             )
             engine = compile_engine(request, progress)
-            engines[str(target)] = _in_bundle(engine, variant.precision, job.recipe)
+            engines[str(target)] = _in_bundle(engine, variant.precision, recipe)
         variants.append(variant.model_copy(update={"engines": tuple(engines.values())}))
     return manifest.model_copy(update={"variants": tuple(variants)})
 
@@ -122,6 +127,7 @@ def validate_stage(
     from .validate.golden import write_golden
     from .validate.inputs import InputPlan
     from .validate.judge import Variant, judge_variant, truth_for
+    from .validate.weights import gate_weights, unlike_weights
 
     settings = job.recipe.validate_
     truth = truth_for(
@@ -140,8 +146,10 @@ def validate_stage(
             inputs=record.inputs,
             outputs=record.outputs,
         )
+        unlike = unlike_weights(job.checkpoint, variant.model, progress)
         verdicts = judge_variant(truth, variant, settings.limits, progress)
-        variants.append(record.model_copy(update={"verdicts": tuple(verdicts)}))
+        judged = tuple(gate_weights(verdict, unlike) for verdict in verdicts)
+        variants.append(record.model_copy(update={"verdicts": judged}))
     write_golden(folder / GOLDEN, truth)
     return manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
 

@@ -21,9 +21,10 @@ from blockforge.engines.target import Target
 
 TARGET = Target.parse("tensorrt-rtx:sm89")
 FP16, FP32 = TensorProto.FLOAT16, TensorProto.FLOAT
+Edges = dict[str, tuple[int, list[str | int | None]]]  # name -> type, dims
 HEADS, SIZE = 4, 16
 RANGES = {"b": (1, 2, 4), "s": (1, 3, 8), "p": (1, 5, 16), "t": (1, 8, 24)}
-CUDA = re.compile(r"; \[checkMacros.*$")  # TensorRT-RTX adds that this machine has no driver
+CUDA = re.compile(r";? \[checkMacros.*$")  # TensorRT-RTX adds that this machine has no driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,43 +120,44 @@ def _compile(path: Path, *, legalised: bool) -> tuple[int | None, tuple[str, ...
 def graph_of(form: Form) -> onnx.ModelProto:
     """The smallest graph that holds the form, [batch, heads, length, size], every value typed."""
     keys = "t" if form.nonpad else "s"
-    edges: dict[str, tuple[int, list[str | int]]] = {
+    edges: Edges = {
         "q": (form.dtype, ["b", HEADS, "s", form.size]),
         "k": (form.dtype, ["b", HEADS, keys, form.size]),
         "v": (form.dtype, ["b", HEADS, keys, form.value_size]),
     }
     names = ["q", "k", "v", "", "", "", ""]
-    outputs = {"y": (form.dtype, ["b", HEADS, "s", form.value_size])}
+    outputs: Edges = {"y": (form.dtype, ["b", HEADS, "s", form.value_size])}
     if form.mask:
         edges["mask"], names[3] = (form.dtype, list(form.mask)), "mask"
     if form.cache:
         names[4:6] = ["past_key", "past_value"]
         edges |= {n: (form.dtype, ["b", HEADS, "p", form.size]) for n in names[4:6]}
-        present = (form.dtype, ["b", HEADS, "total", form.size])
-        outputs |= {"present_key": present, "present_value": present}
+        outputs |= {
+            n: (form.dtype, ["b", HEADS, "total", form.size])
+            for n in ("present_key", "present_value")
+        }
     if form.nonpad:
         edges["lengths"], names[6] = (TensorProto.INT64, ["b"]), "lengths"
     while not names[-1]:
         names.pop()
-    node = helper.make_node(
-        "Attention", names, list(outputs), name="self_attn/Attention", **dict(form.attributes)
-    )
+    node = helper.make_node("Attention", names, list(outputs), name="self_attn/Attention")
+    node.attribute.extend(helper.make_attribute(k, value) for k, value in form.attributes)
     if form.inside_if:
         edges["use"] = (TensorProto.BOOL, [])
         node = _inside_if(node, outputs["y"])
-    infos = [
+    inputs, results = (
         [helper.make_tensor_value_info(name, dtype, dims) for name, (dtype, dims) in side.items()]
         for side in (edges, outputs)
-    ]
+    )
     model = helper.make_model(
-        helper.make_graph([node], "form", *infos),
+        helper.make_graph([node], "form", inputs, results),
         opset_imports=[helper.make_opsetid("", form.opset)],
         ir_version=11,
     )
     return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
-def _inside_if(node: onnx.NodeProto, edge: tuple[int, list[str | int]]) -> onnx.NodeProto:
+def _inside_if(node: onnx.NodeProto, edge: tuple[int, list[str | int | None]]) -> onnx.NodeProto:
     """y = the node's result if use else v."""
     skip = helper.make_node("Identity", ["v"], ["skipped"], name="skip")
     node.output[0] = "attended"

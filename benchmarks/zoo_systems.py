@@ -54,7 +54,9 @@ SYSTEMS: tuple[System, ...] = (
     ),
     System("Mistral", "Llama with a sliding window", ("mistral-tiny",), ("mistral",)),
     System("Qwen2.5", "Llama with biases of q, k and v", ("qwen2.5-tiny",), ("qwen2.5",)),
-    System("Qwen3", "Llama with an RMSNorm over each query and key head", ("qwen3-tiny",), ("qwen3",)),
+    System(
+        "Qwen3", "Llama with an RMSNorm over each query and key head", ("qwen3-tiny",), ("qwen3",)
+    ),
     System(
         "PaLM",
         "attention and feed-forward in parallel, multi-query attention, SwiGLU, no biases",
@@ -67,7 +69,12 @@ SYSTEMS: tuple[System, ...] = (
         ("t5-tiny", "t5-tiny-encoder"),
         ("t5-",),
     ),
-    System("Phi-3", "Llama with packed QKV, packed gate-up, a window", ("phi-3-tiny",), ("phi-3",)),
+    System(
+        "Phi-3",
+        "Llama with packed QKV, packed gate-up, a window or LongRoPE",
+        ("phi-3-tiny", "phi-3-tiny-longrope"),
+        ("phi-3",),
+    ),
     System(
         "Gemma 2",
         "norms before and after, 1+w norm, GeGLU, softcaps, a window in every other layer",
@@ -94,6 +101,7 @@ SYSTEMS: tuple[System, ...] = (
     ),
     System("Sandwich norm", "Llama, norms before and after each sub-layer", ("sandwich-tiny",)),
     System("DeepNorm", "norm(alpha x + f(x)), weights shrunk by beta", ("deepnorm-tiny",)),
+    System("Partial RoPE", "Llama, a part of each head rotated", ("partial-rope-tiny",)),
     System("Parallel", "Llama, attention and feed-forward over one norm", ("parallel-tiny",)),
     System(
         "GLU, ReGLU, GeGLU",

@@ -46,7 +46,25 @@ class Bundle:
                 found=f"cannot read {MANIFEST} ({error.__class__.__name__})",
                 fix="A bundle is the folder that `blockforge build` writes",
             ) from None
-        return cls(path, manifest_from_json(text, str(file)))
+        manifest = manifest_from_json(text, str(file))
+        for relative in (*manifest.files, *manifest.references):
+            inside(relative)
+            if relative not in manifest.files:
+                raise ArtefactError(
+                    f"manifest {file}",
+                    found=f"it names {relative} without its hash",
+                    fix="The manifest was edited: build the bundle again",
+                )
+        return cls(path, manifest)
+
+    def strangers(self) -> list[str]:
+        """Files in the folder that the manifest does not list."""
+        found = (
+            p.relative_to(self.path).as_posix() for p in self.path.rglob("*") if not p.is_dir()
+        )
+        return sorted(
+            name for name in found if name != MANIFEST and name not in self.manifest.files
+        )
 
     def file(self, relative: str) -> Path:
         """The path of a file that the manifest lists; ArtefactError when it would leave the folder."""
@@ -127,14 +145,26 @@ def adopt(bundle: Bundle, folder: Path) -> None:
 
 
 def check_destination(path: Path) -> None:
-    """Raise UsageError unless a bundle may be written at `path`: free, empty, or an earlier bundle."""
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"output {path}", found="a file", fix="Name a folder")
-    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
+    """Raise UsageError unless a bundle may be written at `path`: free, empty, or an earlier bundle and nothing else."""
+    asked, fix = f"output {path}", "Name a new folder, an empty one, or an earlier bundle"
+    try:
+        if not path.exists():
+            return
+        if not path.is_dir():
+            raise UsageError(asked, found="a file", fix="Name a folder")
+        if not any(path.iterdir()):
+            return
+        strangers = Bundle.open(path).strangers()
+    except ArtefactError as error:
         raise UsageError(
-            f"output {path}",
-            found="a folder with other files in it",
-            fix="Name a new folder, an empty one, or an earlier bundle",
+            asked, found=f"a folder that is no bundle ({error.found})", fix=fix
+        ) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    if strangers:
+        some = ", ".join(strangers[:5]) + (", ..." if len(strangers) > 5 else "")
+        raise UsageError(
+            asked, found=f"the bundle's folder also holds {some}, which would be lost", fix=fix
         )
 
 
@@ -145,8 +175,9 @@ def write_bundle(path: str | Path) -> Iterator[Path]:
     The caller seals it. An exception (Ctrl-C included) removes it and leaves `path` as it was.
     Raises UsageError when `path` cannot be written or holds something that is not a bundle.
     """
-    path = Path(path).absolute()
+    path = Path(path)
     check_destination(path)
+    path = path.resolve()  # the bundle goes where a link leads
     made = _make_parents(path.parent)
     try:
         staging = Path(
@@ -170,7 +201,11 @@ def _replace(staging: Path, path: Path) -> None:
     old = None
     if path.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-        path.rename(old)  # replaces the empty folder
+        try:
+            path.rename(old)  # replaces the empty folder
+        except BaseException:
+            old.rmdir()
+            raise
     try:
         staging.rename(path)
     except BaseException:

@@ -153,6 +153,15 @@ class Manifest(_Record):
     files: dict[str, FileRecord] = Field(default_factory=dict)  # filled when the bundle is sealed
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """Every path in the bundle that the manifest names outside `files`."""
+        paths = [self.golden, self.report]
+        for variant in self.variants:
+            paths.append(variant.model)
+            paths += [p for engine in variant.engines for p in (engine.path, engine.layers)]
+        return tuple(p for p in paths if p is not None)
+
+    @property
     def failures(self) -> tuple[str, ...]:
         """One line per missed limit and per kernel in another type than its graph declares."""
         lines = [
@@ -171,12 +180,12 @@ class Manifest(_Record):
         ]
         return tuple(lines)
 
-    def variant(self, precision: str) -> VariantRecord:
-        """The variant in `precision`; ArtefactError lists what the bundle has."""
+    def variant(self, precision: str | None = None) -> VariantRecord:
+        """The variant in `precision`, None for the first; ArtefactError lists what the bundle has."""
         for variant in self.variants:
-            if variant.precision == precision:
+            if precision in (None, variant.precision):
                 return variant
-        has = ", ".join(v.precision for v in self.variants)
+        has = ", ".join(v.precision for v in self.variants) or "none"
         raise ArtefactError(f"variant {precision!r}", found=f"the bundle has {has}")
 
 

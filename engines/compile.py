@@ -42,12 +42,13 @@ class BuildOptions:
     """How hard and how long the builder may try.
 
     workspace_bytes: scratch memory a kernel may use; optimization_level: 0..5 (None: TensorRT's default for both).
-    tf32: whether FP32 matrix products may round their inputs to TF32. timeout_seconds: None waits for ever.
+    tf32: whether FP32 matrix products may round their inputs to TF32 (ten bits of mantissa), which TensorRT does unless told
+    not to and which the verdict on an FP32 graph does not cover. timeout_seconds: None waits for ever.
     """
 
     workspace_bytes: int | None = None
     optimization_level: int | None = None
-    tf32: bool = True
+    tf32: bool = False
     timeout_seconds: float | None = None
 
 

@@ -12,6 +12,7 @@ INSTALL = {
 }
 ONLY_ERRORS = 3  # onnxruntime's log severity
 DAMAGED = ("InvalidProtobuf", "NoModel")  # its exception classes for a file it cannot read
+NO_KERNEL = "Could not find an implementation"  # of this operator, in this element type, on this device
 
 # ONNX Runtime's word inside tensor(...) -> our name (core.dtypes)
 DTYPES = {
@@ -79,9 +80,14 @@ def open_session(path: Path, device: str, *, profile_to: str | None = None) -> A
         session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
     except Exception as error:  # onnxruntime's classes share no base of their own
         kind = ArtefactError if type(error).__name__ in DAMAGED else BuildError
-        raise kind(
-            f"model {path}", found=f"{version()} refuses it: {' '.join(str(error).split())}"
-        ) from None
+        words = " ".join(str(error).split())
+        fix = ""
+        if NO_KERNEL in words:
+            fix = (
+                f"{PROVIDERS[device]} lacks this operator in the graph's type (on the CPU, bf16 products are "
+                f"missing): leave the target onnxruntime:{device} out, or build in another precision"
+            )
+        raise kind(f"model {path}", found=f"{version()} refuses it: {words}", fix=fix) from None
     if PROVIDERS[device] not in session.get_providers():  # it falls back to the CPU without a word
         raise UnavailableError(
             f"target onnxruntime:{device}",

@@ -58,7 +58,7 @@ class Session:
         bundle = source if isinstance(source, Bundle) else _open_bundle(Path(source))
         if verify:
             bundle.verify()
-        variant = bundle.manifest.variant(precision or bundle.manifest.variants[0].precision)
+        variant = bundle.manifest.variant(precision)
         self.inputs, self.outputs = variant.inputs, variant.outputs
         self.profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
         plan = _plan(bundle, variant, self.target)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blockforge.cli import app
+from blockforge.console import emit
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = [command.callback.__name__.rstrip("_") for command in app.registered_commands]
@@ -21,6 +22,8 @@ preset = "llama-tiny"
 min = "input_ids:1x1"
 opt = "input_ids:1x8"
 max = "input_ids:2x16"
+[validate.limits]
+max_error_over_floor = 2.0
 """
 
 
@@ -69,6 +72,12 @@ BAD_RECIPES = {
     "unknown preset": (("llama-tiny", "llama-9000"), 2, ["llama-9000", "llama-tiny"]),
     "missing checkpoint": (('preset = "llama-tiny"', 'checkpoint = "nowhere"'), 2, ["nowhere"]),
     "unknown input": (("input_ids:1x8", "tokens:1x8"), 2, ["tokens", "input_ids"]),
+    "beyond the context": (("input_ids:2x16", "input_ids:2x4096"), 2, ["4096", "512"]),
+    "limit without a text": (
+        ("max_error_over_floor = 2.0", "max_error_over_floor = 2.0\nmax_perplexity_ratio = 2.0"),
+        2,
+        ["max_perplexity_ratio", "tokenizer"],
+    ),
     "min above max": (("input_ids:2x16", "input_ids:2x4"), 2, ["axis 1", "max 4"]),
 }
 
@@ -94,6 +103,22 @@ def test_errors_are_json_too(tmp_path):
     body = json.loads(done.stdout)
     assert body["exit_code"] == done.returncode == 2
     assert set(body["error"]) == {"asked", "found", "fix"}
+
+
+@pytest.mark.parametrize("wrong", [["buidl"], ["build"], ["doctor", "--jsn"]])
+def test_wrong_arguments_are_json_too(wrong):
+    done = blockforge(*wrong, "--json")
+    assert done.returncode == 2 and json.loads(done.stdout)["exit_code"] == 2
+
+
+def test_json_is_strict_where_numbers_are_not_finite(capsys):
+    emit({"a": [float("nan"), float("-inf"), 1.5]}, lambda: None, as_json=True)
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    read = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert read == {"a": ["NaN", "-Infinity", 1.5]}
 
 
 def test_what_this_machine_lacks_is_exit_3_before_any_work(tmp_path):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import blockforge
-from blockforge.core.bundle import Bundle
+from blockforge.core.bundle import Bundle, seal
 from blockforge.core.errors import ArtefactError, GateError, UsageError
+from blockforge.core.manifest import Manifest
 from blockforge.engines.layers_file import load_layers
 from blockforge.pipeline import compile_bundle, report_bundle, validate_bundle
 
@@ -103,6 +104,36 @@ def test_compile_validate_and_report_keep_the_bundle_whole(bundle, tmp_path):
     bundle.verify()
 
 
+def test_compile_needs_no_checkpoint(bundle, tmp_path):
+    import shutil
+
+    shutil.copytree(bundle.path, tmp_path / "b")
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"llama-tiny"', '"llama-gone"'))
+    copy = compile_bundle(Bundle.open(tmp_path / "b"), ["tensorrt-rtx:sm120"])
+    assert len(copy.manifest.variant("fp16").engines) == 3
+    with pytest.raises(UsageError, match="llama-gone"):
+        validate_bundle(copy)
+
+
+def test_a_weight_that_no_input_reads_is_judged_too(bundle, tmp_path):
+    import shutil
+
+    import onnx
+
+    shutil.copytree(bundle.path, tmp_path / "b")
+    proto = onnx.load(tmp_path / "b/fp32/model.onnx", load_external_data=False)
+    (tensor,) = (t for t in proto.graph.initializer if t.name == "embed_tokens.weight")
+    offset = int({e.key: e.value for e in tensor.external_data}["offset"])
+    data = tmp_path / "b/fp32/model.onnx.data"
+    content = bytearray(data.read_bytes())
+    content[offset + 4 * 64 * 255 + 3] ^= 0x80  # the sign of one number in the last token's row
+    data.write_bytes(content)
+    seal(tmp_path / "b", Manifest.model_validate_json((tmp_path / "b/manifest.json").read_text()))
+    judged = validate_bundle(Bundle.open(tmp_path / "b"))
+    assert any("weights unlike" in line for line in judged.manifest.failures)
+
+
 def test_a_changed_graph_is_not_compiled(bundle, tmp_path):
     import shutil
 
@@ -141,6 +172,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, how):
     recipe.write_text(
         'name = "tiny"\n[model]\npreset = "llama-tiny"\n[shapes]\nmin = "input_ids:1x1"\n'
         'opt = "input_ids:1x8"\nmax = "input_ids:2x16"\n[engines]\ntargets = ["tensorrt-rtx:sm89"]\n'
+        "[validate.limits]\nmax_error_over_floor = 2.0\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "blockforge", "build", str(recipe), "-o", str(tmp_path / "out")],

@@ -12,6 +12,7 @@ GOOD = {
     "name": "tiny",
     "model": {"preset": "llama-tiny"},
     "shapes": {"min": "input_ids:1x1", "opt": "input_ids:1x8", "max": "input_ids:2x16"},
+    "validate": {"limits": {"max_error_over_floor": 2.0}},
 }
 
 
@@ -28,6 +29,11 @@ def test_defaults():
     assert block.layer == 0
 
 
+def test_bf16_is_a_precision():
+    recipe = recipe_from_dict(GOOD | {"export": {"precisions": ["bf16", "fp16"]}})
+    assert recipe.export.precisions == ("bf16", "fp16")
+
+
 MISTAKES = {
     "typo in a section": ({"shape": {}}, ["shape is not a field"]),
     "typo in a field": ({"export": {"precision": ["fp32"]}}, ["export.precision is not a field"]),
@@ -39,6 +45,12 @@ MISTAKES = {
     "no precision": ({"export": {"precisions": []}}, ["export.precisions"]),
     "target twice": ({"engines": {"targets": ["a", "a"]}}, ["twice"]),
     "limit of NaN": ({"validate": {"limits": {"min_cosine": float("nan")}}}, ["min_cosine"]),
+    "nothing to judge by": (
+        {"validate": {"limits": {"max_overflows": 0}}},
+        ["max_error_over_floor"],
+    ),
+    "no limits": ({"validate": {}}, ["validate.limits is missing"]),
+    "empty checkpoint": ({"model": {"checkpoint": ""}}, ["model.checkpoint"]),
     "limit with a typo": ({"validate": {"limits": {"max_eror": 1.0}}}, ["limits.max_eror is not"]),
     "limit outside": (
         {"validate": {"limits": {"min_token_agreement": 98}}},
@@ -69,6 +81,7 @@ def test_a_file_that_is_no_recipe_is_one_error(tmp_path, content):
 def test_relative_paths_start_at_the_recipe(tmp_path):
     (tmp_path / "r.toml").write_text(
         'name = "x"\n[model]\ncheckpoint = "weights"\n[validate]\ntext = "t.txt"\n'
+        "limits = {max_error_over_floor = 2.0}\n"
         '[shapes]\nmin = "a:1"\nopt = "a:1"\nmax = "a:1"\n'
     )
     recipe = load_recipe(tmp_path / "r.toml")

@@ -123,7 +123,7 @@ def judge_variant(
         except BlockforgeError as error:
             if way.judged:
                 raise
-            found = f"It could not run: {error}"
+            found = f"It could not run: {error.found}"  # without the path of a temporary folder
             verdict = VerdictRecord(
                 runner=way.name, passed=True, outputs=(), gates=(), notes=(found,)
             )

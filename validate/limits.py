@@ -40,3 +40,17 @@ class Limits:
                     found=f"not a finite number from {low:g} to {high:g}",
                     fix="Leave it out to set no limit",
                 )
+
+
+def check_applicable(limits: Limits, *, language: bool, text: bool) -> None:
+    """Raise UsageError for a limit that can never be applied. language: logits come out; text: a tokenizer is there."""
+    reasons = {}
+    if not text:
+        reasons["max_perplexity_ratio"] = "there is no text: it needs a decoder with a tokenizer"
+    if not language:
+        reasons["max_kl_divergence"] = reasons["min_token_agreement"] = "a block has no next token"
+    for name, reason in reasons.items():
+        if getattr(limits, name) is not None:
+            raise UsageError(
+                f"limit {name}", found=reason, fix="Leave this limit out of the recipe"
+            )

@@ -18,7 +18,7 @@ from .quirks import (
     HF_GPT2,
     HF_T5,
     HF_T5_ENCODER,
-    without_tied_copies,
+    for_model,
 )
 
 ARCHITECTURES: dict[str, tuple[Callable[[Fields], ModelConfig], Dialect]] = {
@@ -53,4 +53,4 @@ def config_from_hf(fields: Fields) -> tuple[ModelConfig, Dialect]:
     config = read(fields)
     if dialect is HF_DEEPSEEK and not fields.flag("rope_interleave", True):
         dialect = HF_DEEPSEEK_HALVES
-    return config, without_tied_copies(dialect, config)
+    return config, for_model(dialect, config)

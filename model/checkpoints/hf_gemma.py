@@ -13,6 +13,7 @@ from ..config import (
     LayerException,
     ModelConfig,
     NormConfig,
+    RopeConfig,
 )
 from ..feed_forward_config import FeedForwardKind
 from ..fields import Fields
@@ -49,13 +50,11 @@ def _gemma(
         NormConfig(fields.number("rms_norm_eps", 1e-6)),
         fields.flag("attention_bias", False),
     )
-    local_rope, rope = _ropes(fields)
+    local_rope, rope = _ropes(fields, sizes[2], gemma_3=qk_norm)
     scalar = fields.number("query_pre_attn_scalar", 256)
     local = AttentionConfig(
         *sizes,
-        rope_from_hf(
-            fields, sizes[2], local_rope, theta=fields.number("rope_local_base_freq", 1e4)
-        ),
+        local_rope,
         bias=bias,
         out_bias=bias,
         qk_norm=norm if qk_norm else None,
@@ -63,8 +62,7 @@ def _gemma(
         softcap=_cap(fields, "attn_logit_softcapping", caps[0]),
         window=fields.whole("sliding_window", 4096),
     )
-    theta = 1e6 if qk_norm else 1e4
-    everything = replace(local, window=None, rope=rope_from_hf(fields, sizes[2], rope, theta=theta))
+    everything = replace(local, window=None, rope=rope)
     kinds = ["full_attention", "sliding_attention"]
     default = [kinds[bool((layer + 1) % every)] for layer in range(num_layers)]
     windowed = windowed_layers(fields, num_layers, default)
@@ -87,15 +85,18 @@ def _gemma(
     )
 
 
-def _ropes(fields: Fields) -> tuple[Fields | None, Fields | None]:
-    """The objects that state the positions under a window, and without: one for both, one for each, or the latter only."""
-    stated = rope_fields(fields)
-    if stated is None:
-        return None, None
-    local, everything = stated.fields("sliding_attention"), stated.fields("full_attention")
-    if local is None and everything is None:
-        shared = "rope_local_base_freq" not in fields.values
-        return (stated if shared else Fields(stated.source, {})), stated
+def _ropes(fields: Fields, head_dim: int, *, gemma_3: bool) -> tuple[RopeConfig, RopeConfig]:
+    """The positions under a window, and without. Gemma 2 has one for both; Gemma 3 first stated the former's base alone."""
+    stated, theta = rope_fields(fields), 1e6 if gemma_3 else 1e4
+    kinds = ("sliding_attention", "full_attention")
+    if stated is not None and any(kind in stated.values for kind in kinds):
+        local, everything = (
+            rope_from_hf(fields, head_dim, stated.fields(kind), theta=default)
+            for kind, default in zip(kinds, (1e4, theta), strict=True)
+        )
+        return local, everything
+    everything = rope_from_hf(fields, head_dim, theta=theta)
+    local = RopeConfig(fields.number("rope_local_base_freq", 1e4)) if gemma_3 else everything
     return local, everything
 
 

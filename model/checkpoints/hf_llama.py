@@ -20,8 +20,8 @@ def llama(fields: Fields) -> ModelConfig:
 
 def mistral(fields: Fields) -> ModelConfig:
     """MistralForCausalLM: a window in every layer, where one is stated."""
-    kv_heads = 8  # MistralConfig's default
-    attention = replace(_attention(fields, kv_heads=kv_heads), window=_window(fields))
+    window = _window(fields, absent=4096)
+    attention = replace(_attention(fields, kv_heads=8), window=window)
     return _model(fields, attention, FeedForwardConfig(fields.whole("intermediate_size")))
 
 
@@ -53,8 +53,11 @@ def _attention(fields: Fields, kv_heads: int | None = None) -> AttentionConfig:
     return AttentionConfig(*sizes, rope_from_hf(fields, sizes[2]))
 
 
-def _window(fields: Fields) -> int | None:
-    return fields.whole("sliding_window") if fields.values.get("sliding_window") else None
+def _window(fields: Fields, absent: int | None = None) -> int | None:
+    """The window; null means none, an absent key what the family makes of it."""
+    if "sliding_window" not in fields.values:
+        return absent
+    return fields.whole("sliding_window", 0) or None
 
 
 def _model(
@@ -75,7 +78,7 @@ def _model(
 
 def _with_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Windows where use_sliding_window is on: by layer_types, else from layer max_window_layers upwards."""
-    window = _window(fields)
+    window = _window(fields, absent=4096)
     if window is None or not fields.flag("use_sliding_window", False):
         return config
     first = fields.whole("max_window_layers", 28)

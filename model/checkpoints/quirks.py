@@ -18,7 +18,6 @@ _HF: Rules = (
     (r"model\.(?P<rest>.+)", r"\g<rest>"),
     (r"lm_head\.weight", "lm_head.weight"),
 )
-_TIED: Rules = ((r"lm_head\.weight", None),)  # a copy of the embedding; transformers ignores it too
 
 _GPT2: Rules = (
     (r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", None),  # masks
@@ -162,12 +161,15 @@ HF_T5 = Dialect(_T5)
 HF_T5_ENCODER = Dialect(_T5_ALONE)
 
 
-def without_tied_copies(dialect: Dialect, config: ModelConfig) -> Dialect:
-    """The dialect of a file whose head is the embedding: a stored copy of it carries nothing.
+def for_model(dialect: Dialect, config: ModelConfig) -> Dialect:
+    """The dialect of a file of this model: what carries nothing of its own there is known only with the configuration.
 
-    Not so for T5: transformers 5 calls v1.1 tied whose files have a head of its own, which must not be lost.
+    A tied head: a stored copy of the embedding. Not so for T5: transformers 5 calls v1.1 tied whose files have a head
+    of its own, which must not be lost. DeepSeek: the layers behind the last, which predict further tokens.
     """
-    if not config.tie_word_embeddings or dialect is HF_T5:
-        return dialect
-    tied = (*_TIED, (r"cls\.predictions\.decoder\.weight", None))
-    return Dialect((*tied, *dialect.rules), dialect.layout)
+    nothing: Rules = ()
+    if config.tie_word_embeddings and dialect is not HF_T5:
+        nothing = ((r"lm_head\.weight|cls\.predictions\.decoder\.weight", None),)
+    if dialect in (HF_DEEPSEEK, HF_DEEPSEEK_HALVES):
+        nothing = (*nothing, (rf"model\.layers\.{config.num_layers}\..+", None))
+    return Dialect((*nothing, *dialect.rules), dialect.layout)

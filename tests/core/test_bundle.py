@@ -65,12 +65,52 @@ def test_a_new_build_replaces_the_earlier_one(tmp_path):
 def test_a_folder_of_somebody_else_is_never_replaced(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("x")
-    with pytest.raises(UsageError, match="other files"):
+    with pytest.raises(UsageError, match="no bundle"):
         written(tmp_path / "home")
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="a file"):
         written(tmp_path / "file")
     assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
+
+
+def test_any_manifest_does_not_make_a_folder_a_bundle(tmp_path):
+    (tmp_path / "ext").mkdir()
+    (tmp_path / "ext" / MANIFEST).write_text('{"name": "an extension"}')
+    (tmp_path / "ext" / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError, match="no bundle"):
+        written(tmp_path / "ext")
+    assert (tmp_path / "ext" / "thesis.tex").read_text() == "x"
+
+
+def test_a_file_that_the_manifest_does_not_list_is_never_lost(tmp_path):
+    written(tmp_path / "b")
+    (tmp_path / "b" / "NOTES.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"NOTES\.txt"):
+        written(tmp_path / "b")
+    assert (tmp_path / "b" / "NOTES.txt").read_text() == "mine"
+
+
+def test_an_output_that_is_a_link_is_written_where_it_leads(tmp_path):
+    written(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    written(tmp_path / "link", b"through the link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real/fp32/model.onnx").read_bytes() == b"through the link"
+    assert left_over(tmp_path) == ["link", "real"]
+
+
+def test_a_name_that_no_file_system_takes_is_one_error(tmp_path):
+    with pytest.raises(UsageError, match="cannot write"):
+        written(tmp_path / ("n" * 300))
+
+
+@pytest.mark.parametrize("path", ["golden.safetensors", "../outside", "/etc/passwd"])
+def test_a_manifest_that_names_what_it_does_not_hash_is_refused(tmp_path, path):
+    written(tmp_path / "b")
+    file = tmp_path / "b" / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"golden": path}))
+    with pytest.raises(ArtefactError, match=r"without its hash|leaves"):
+        Bundle.open(tmp_path / "b")
 
 
 def test_a_place_that_cannot_be_written_is_one_error(tmp_path):

@@ -39,7 +39,7 @@ def graph(dtype, *, outside=False, name=NAME):
     nodes, outputs = [node], {"y": (dtype, DIMS)}
     if outside:
         nodes, outputs = [attention("z", name), node], {**outputs, "z": (dtype, DIMS)}
-    inputs = {"c": (TensorProto.BOOL, []), **{n: (dtype, DIMS) for n in "qkv"}}
+    inputs = {"c": (TensorProto.BOOL, []), **dict.fromkeys("qkv", (dtype, DIMS))}
     return model_of(nodes, inputs, outputs)
 
 

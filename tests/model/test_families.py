@@ -1,8 +1,12 @@
 """Every family against transformers, from the saved folder alone: equal in float64, within its own error in float32."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from blockforge.core.errors import ArtefactError
 from blockforge.model.build import load_module
 from blockforge.model.checkpoints import open_checkpoint
 
@@ -52,3 +56,48 @@ def _kept(values: torch.Tensor, family) -> torch.Tensor:
     """Without what stands at padding, which no one reads."""
     source = values.shape[1:2] == MASK.shape[1:] and "attention_mask" in family.inputs
     return values[MASK.bool()] if source else values
+
+
+def edit(folder, tensors=(), **config) -> None:
+    """Add tensors to the one weight file, change keys of config.json."""
+    stored = load_file(folder / "model.safetensors")
+    save_file(stored | dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+    values = json.loads((folder / "config.json").read_text()) | config
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+def test_t5_with_a_head_of_its_own(tmp_path):
+    """As v1.1 is published: untied and not scaled."""
+    family = FAMILIES["t5"]
+    model = family.build(torch.float64)
+    family.build(torch.float32).save_pretrained(tmp_path)
+    head = torch.randn(97, 64, generator=torch.Generator().manual_seed(5))
+    edit(tmp_path, {"lm_head.weight": head}, tie_word_embeddings=False)
+    model.lm_head.weight = torch.nn.Parameter(head.double())
+    ours = load_module(open_checkpoint(tmp_path), dtype=torch.float64)(*family.inputs.values())
+    assert relative(ours, family.run(model)[0]) < 1e-12
+
+
+def test_a_head_that_a_tied_t5_file_holds_is_not_lost(tmp_path):
+    FAMILIES["t5"].build(torch.float32).save_pretrained(tmp_path)
+    edit(tmp_path, {"lm_head.weight": torch.zeros(97, 64)})
+    with pytest.raises(ArtefactError, match=r"unknown: lm_head\.weight"):
+        open_checkpoint(tmp_path)
+
+
+def test_deepseeks_layer_behind_the_last_is_not_read(tmp_path):
+    FAMILIES["deepseek v3"].build(torch.float32).save_pretrained(tmp_path)
+    edit(tmp_path, {"model.layers.3.eh_proj.weight": torch.zeros(1)})
+    open_checkpoint(tmp_path)
+    edit(tmp_path, {"model.layers.4.eh_proj.weight": torch.zeros(1)})
+    with pytest.raises(ArtefactError, match=r"unknown: model\.layers\.4\.eh_proj"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_missing_expert_is_named(tmp_path):
+    FAMILIES["deepseek v3"].build(torch.float32).save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    del stored["model.layers.1.mlp.experts.3.up_proj.weight"]
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtefactError, match=r"layers\.1\.mlp\.experts\.up_proj\.weight comes from"):
+        open_checkpoint(tmp_path)

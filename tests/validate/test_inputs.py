@@ -136,3 +136,20 @@ def test_tokens_belong_to_the_model():
     assert ids.tolist() == [0, 9, 0] and ids.dtype == torch.int64
     with pytest.raises(UsageError, match="id 9"):
         text_tokens(tokenizer, "a b a a", count=3, vocab_size=9)
+
+
+def test_whole_numbers_follow_their_record():
+    """A mask with a token in every row, types below their number, ids below the vocabulary."""
+    axes = ("batch", "sequence")
+    records = [
+        TensorRecord(name="attention_mask", dtype="int64", dims=axes, below=2),
+        TensorRecord(name="token_type_ids", dtype="int64", dims=axes, below=3),
+        TensorRecord(name="input_ids", dtype="int64", dims=axes),
+    ]
+    feeds = seeded_inputs(records, {"batch": 50, "sequence": 9}, vocab_size=1000, seed=0)
+    mask = feeds["attention_mask"]
+    assert (mask[:, 0] == 1).all()
+    assert (mask.diff(dim=1) <= 0).all()
+    assert len(set(mask.sum(1).tolist())) > 1
+    assert set(feeds["token_type_ids"].flatten().tolist()) == {0, 1, 2}
+    assert feeds["input_ids"].max() > 3

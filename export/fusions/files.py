@@ -1,0 +1,76 @@
+"""Fuse one ONNX file into another, with the checks that a result must pass before it is written."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ...core.errors import ArtefactError, UsageError
+from ...graph.io import load_model, save_model
+from .fuse import fuse
+from .report import PATTERNS, FuseOptions, FusionReport
+
+
+def fuse_file(
+    source: str | Path, target: str | Path, options: FuseOptions | None = None
+) -> FusionReport:
+    """Read `source`, fuse it, check it and write `target` (weights beside it); returns the report.
+
+    A result that the ONNX checker refuses although it accepts the source (a graph whose sizes contradict each
+    other) is thrown away: `target` is then the source as it was, and the report says so.
+    Raises UsageError for a missing file or a pattern that does not exist, ArtefactError for a damaged or invalid
+    file; then nothing is written.
+    """
+    options = options or FuseOptions()
+    check_options(options)
+    model = load_model(source)
+    before = {v.name: v.dtype for v in model.graph.outputs}
+    report = fuse(model, options)
+    changed = [v.name for v in model.graph.outputs if v.dtype != before.get(v.name)]
+    assert not changed, f"the types of the outputs {changed} changed"
+    fault = checker_words(model)
+    if fault:
+        model = load_model(source)
+        if words := checker_words(model):
+            raise ArtefactError(
+                f"model {source}", found=f"it is not valid ONNX: {words}", fix="Export it again"
+            )
+        report = fuse(model, replace(options, only=frozenset({"none"})))
+        report.notes.append(f"left as it was: the ONNX checker refuses the result ({fault})")
+    save_model(model, target)
+    return report
+
+
+def check_options(options: FuseOptions) -> None:
+    """Raise UsageError where `only` names a pattern that does not exist."""
+    unknown = sorted(options.only - set(PATTERNS))
+    if unknown:
+        raise UsageError(
+            f"patterns {', '.join(unknown)}",
+            found="no such pattern",
+            fix=f"Known: {', '.join(PATTERNS)}",
+        )
+
+
+def checker_words(model: ir.Model) -> str:
+    """What onnx.checker with full check says against the model, empty when nothing.
+
+    Weights in external data stand in as inputs of their type and sizes: the check reads no weight.
+    """
+    proto = ir.to_proto(model)
+    inline = []
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            proto.graph.input.append(info)
+        else:
+            inline.append(tensor)
+    if len(inline) < len(proto.graph.initializer):
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(inline)
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return " ".join(str(error).split())[:300]
+    return ""

@@ -1,0 +1,1 @@
+"""Tests of the fusions: random spellings, near misses, exporters' faults, files."""

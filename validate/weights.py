@@ -1,0 +1,69 @@
+"""Are the weights in the graph the checkpoint's, every one, bit for bit? Inputs reach only some of an embedding's rows.
+
+initializer bytes  =  checkpoint tensor in the graph's type, as stored or with its last two axes swapped
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from ..core.dtypes import dtype_from_onnx
+from ..core.manifest import GateRecord, VerdictRecord
+from ..core.progress import Progress, Step, silent
+from ..graph.io import load_model
+from ..model.checkpoints import Checkpoint
+
+GATE = "weights unlike the checkpoint's"
+NAMED = 5  # in the verdict's note
+
+
+def unlike_weights(
+    checkpoint: Checkpoint, model: Path, progress: Progress = silent
+) -> tuple[str, ...]:
+    """Names of the weights in the ONNX file that differ from the checkpoint's tensor of the same name.
+
+    A graph in which no weight carries a parameter's name proves nothing and is reported as such. One tensor
+    is in memory at a time. Raises ArtefactError for a file or checkpoint that cannot be read.
+    """
+    initializers = load_model(model).graph.initializers
+    shared = [name for name in checkpoint.names() if name in initializers]
+    if not shared:
+        return ("no weight has the name of a parameter",)
+    unlike = []
+    for number, name in enumerate(shared):
+        progress(Step("compare weights", number, len(shared), name))
+        tensor = initializers[name].const_value
+        if tensor is None or not _equal(tensor, checkpoint, name):
+            unlike.append(name)
+    progress(Step("compare weights", len(shared), len(shared)))
+    return tuple(unlike)
+
+
+def gate_weights(verdict: VerdictRecord, unlike: tuple[str, ...]) -> VerdictRecord:
+    """The verdict with one more gate; one without gates (a second opinion) stays as it is."""
+    if not verdict.gates:
+        return verdict
+    gate = GateRecord(name=GATE, value=len(unlike), relation="<=", limit=0, passed=not unlike)
+    some = ", ".join(unlike[:NAMED]) + (", ..." if len(unlike) > NAMED else "")
+    notes = (f"{GATE}: {some}",) if unlike else ()
+    return verdict.model_copy(
+        update={
+            "gates": (*verdict.gates, gate),
+            "passed": verdict.passed and gate.passed,
+            "notes": (*verdict.notes, *notes),
+        }
+    )
+
+
+def _equal(tensor: ir.TensorProtocol, checkpoint: Checkpoint, name: str) -> bool:
+    stored = np.frombuffer(tensor.tobytes(), np.uint8)
+    weight = checkpoint.read(name, dtype_from_onnx(int(tensor.dtype)).torch)
+    ways = (weight, weight.mT) if weight.ndim >= 2 else (weight,)
+    return any(np.array_equal(stored, _bytes(way)) for way in ways)
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    flat: np.ndarray = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return flat
