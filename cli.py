@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import console
+from . import console, tables
+from .cli_tools import COMMANDS, JsonOption
 from .core.errors import BlockforgeError, ExitCode, UsageError
 
 app = typer.Typer(
@@ -34,7 +35,6 @@ TargetOption = Annotated[
     list[str] | None,
     typer.Option("-t", "--target", metavar="T", help="E.g. tensorrt-rtx:sm89; repeat for several."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -170,68 +170,8 @@ def run(
     console.emit(rows, render, as_json)
 
 
-@app.command()
-def cost(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="E.g. llama-3-8b.")],
-    batch: Annotated[int, typer.Option(help="Sequences.")] = 1,
-    sequence: Annotated[int, typer.Option(help="Tokens of each sequence.")] = 1024,
-    dtype: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16 or fp8_e4m3.")] = "bf16",
-    gpu: Annotated[str, typer.Option(help="E.g. h100-sxm, l4, rtx-5090.")] = "h100-sxm",
-    as_json: JsonOption = False,
-) -> None:
-    """Parameters, FLOPs, bytes and roofline time of a preset on a GPU, for prefill and decode."""
-    from .model.cost import cost_report
-
-    report = cost_report(preset, batch=batch, sequence=sequence, dtype=dtype, gpu=gpu)
-    console.emit(report.as_dict(), lambda: console.cost_tables(report), as_json)
-
-
-@app.command()
-def plugins(
-    ptx: Annotated[
-        str | None, typer.Option(metavar="OPERATOR", help="Write this operator's kernel instead.")
-    ] = None,
-    arch: Annotated[int, typer.Option(help="With --ptx: 89 for sm_89.")] = 90,
-    dtype: Annotated[str, typer.Option(help="With --ptx: fp32, fp16 or bf16.")] = "fp16",
-    row: Annotated[int, typer.Option(help="With --ptx: elements of a row.")] = 4096,
-    as_json: JsonOption = False,
-) -> None:
-    """List the fused operators: types, architectures, registers, and what fusing them can gain."""
-    from .core.dtypes import dtype_from_name
-    from .plugins.listing import list_plugins, plugin_ptx
-
-    if ptx is not None:
-        kernel = plugin_ptx(ptx, arch=arch, dtype=dtype_from_name(dtype), row=row)
-        console.emit(
-            {"operator": ptx, "arch": arch, "ptx": kernel.ptx}, lambda: kernel.ptx, as_json
-        )
-        return
-    rows = list_plugins()
-    console.emit([row.json() for row in rows], lambda: console.plugin_table(rows), as_json)
-
-
-@app.command()
-def doctor(as_json: JsonOption = False) -> None:
-    """Say what this machine can do, what is missing, and the command that would fix it."""
-    from .engines.doctor import probe
-
-    findings = probe()
-
-    def render() -> Any:
-        from rich.markup import escape
-
-        made = console.table("doctor", "", "what", "found", "fix")
-        marks = {
-            "ok": "[green]ok[/]",
-            "missing": "[yellow]missing[/]",
-            "problem": "[red]problem[/]",
-        }
-        for finding in findings:
-            mark = marks.get(finding.status, finding.status)
-            made.add_row(mark, finding.name, escape(finding.detail), escape(finding.fix))
-        return made
-
-    console.emit([finding.as_dict() for finding in findings], render, as_json)
+for command in COMMANDS:
+    app.command()(command)
 
 
 def _show_bundle(bundle: Any, as_json: bool) -> None:
@@ -244,7 +184,7 @@ def _show_bundle(bundle: Any, as_json: bool) -> None:
         lines = [f"bundle  {bundle.path}"]
         if manifest.report:
             lines.append(f"report  {bundle.path / manifest.report}")
-        return Group(console.manifest_table(manifest), *lines)
+        return Group(tables.manifest_table(manifest), *lines)
 
     body = {"bundle": str(bundle.path), "passed": not manifest.failures}
     console.emit(body | {"manifest": manifest.model_dump(mode="json")}, render, as_json)

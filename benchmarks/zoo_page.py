@@ -89,7 +89,7 @@ def _systems(zoo: Zoo) -> Iterator[str]:
     yield ""
     yield (
         "<sup>1</sup> The runtime's own limit: ONNX Runtime's CPU provider has no bf16 kernel for the first "
-        "operator that it names. Such a graph is judged by the typed evaluator and runs on TensorRT. Its words:"
+        "operator that it names. Such a graph is judged by the typed evaluator and built for TensorRT. Its words:"
     )
     yield ""
     yield from (f"- `{text}`" for text in sorted(words))
@@ -152,7 +152,7 @@ def _operators(zoo: Zoo) -> Iterator[str]:
     yield from _table_head(["System", "What it needs", "Presets of published sizes"])
     for system in SYSTEMS:
         sizes = ", ".join(f"`{name}`" for name in system.full_sizes())
-        yield _line([system.name, system.needs, sizes or "none: a variant for contrast"])
+        yield _line([system.name, system.needs, sizes or "none"])
     yield ""
 
 

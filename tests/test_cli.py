@@ -179,3 +179,43 @@ def test_plugins_lists_operators_and_writes_kernels():
     assert ptx.returncode == 0 and ".target sm_89" in ptx.stdout
     unknown = blockforge("plugins", "--ptx", "SwiGLUs")
     assert unknown.returncode == 2 and "SwiGLU" in unknown.stderr
+
+
+RMS_NORM = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n, 8] x) => (float[n, 8] y)
+    <float two = {2.0}, float eps = {1e-12}, int64[1] axes = {-1}> {
+        square = Pow(x, two)
+        mean = ReduceMean(square, axes)
+        shifted = Add(mean, eps)
+        root = Sqrt(shifted)
+        y = Div(x, root)
+    }"""
+
+
+@pytest.mark.parametrize(("power", "count"), [("2.0", 1), ("3.0", 0)], ids=["true", "near miss"])
+def test_fuse_counts_and_explains(tmp_path, power, count):
+    import onnx
+
+    text = RMS_NORM.replace("{2.0}", f"{{{power}}}")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    done = blockforge("fuse", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--json")
+    body = json.loads(done.stdout)
+    assert {key: body[key] for key in ("rms", "ln", "glu", "rope", "attn", "act")} == {
+        "rms": count, "ln": 0, "glu": 0, "rope": 0, "attn": 0, "act": 0,
+    }  # fmt: skip
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+    shown = blockforge("fuse", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--explain")
+    assert ("power 3" in shown.stdout) == (count == 0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--ops", "mine"], ["--only", "norms"], ["nowhere.onnx"]], ids=lambda w: w[-1]
+)
+def test_fuse_refuses_what_does_not_exist(tmp_path, wrong):
+    import onnx
+
+    onnx.save(onnx.parser.parse_model(RMS_NORM), tmp_path / "in.onnx")
+    source = [wrong[0]] if len(wrong) == 1 else [tmp_path / "in.onnx", *wrong]
+    done = blockforge("fuse", *source, "-o", tmp_path / "out.onnx")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert not (tmp_path / "out.onnx").exists()

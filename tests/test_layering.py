@@ -17,10 +17,19 @@ ROOMS = {
     "recipes": set(),
 }
 TOP = {
-    *("__init__.py", "__main__.py", "cli.py", "console.py", "inspection.py"),
+    *("__init__.py", "__main__.py", "cli.py", "cli_tools.py", "console.py", "tables.py"),
+    "inspection.py",
     *("recipe.py", "pipeline.py", "stages.py", "inference.py"),
 }
-LIGHT = ["cli.py", "console.py", "__init__.py", "core/errors.py", "core/dtypes.py"]
+LIGHT = [
+    "cli.py",
+    "cli_tools.py",
+    "console.py",
+    "tables.py",
+    "__init__.py",
+    "core/errors.py",
+    "core/dtypes.py",
+]
 HEAVY = {
     "torch",
     "onnx",

@@ -110,3 +110,30 @@ def test_an_activation_read_elsewhere_is_no_gate():
     assert any("act is a graph output" in r.reason for r in report.refused)
     assert operators(after) == ["blockforge::SiLU", "Mul"]
     assert largest_difference(model, after) < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("mean_of", "axis", "expected"),
+    [
+        ("x", "-1", ["LayerNormalization"]),
+        ("z", "-1", ["ReduceMean", "Sub", "RMSNormalization"]),
+        ("x", "1", ["ReduceMean", "Sub", "RMSNormalization"]),
+    ],
+    ids=["its own mean", "the mean of another", "the mean over another axis"],
+)
+def test_only_a_tensor_minus_its_own_mean_is_centred(mean_of, axis, expected):
+    model = graph(
+        f"""norm (float[b, s, 8] x, float[b, s, 8] z) => (float[b, s, 8] y)
+        <int64[1] last = {{-1}}, int64[1] axis = {{{axis}}}, float eps = {{0.00001}}> {{
+            mean = ReduceMean({mean_of}, axis)
+            centred = Sub(x, mean)
+            square = Mul(centred, centred)
+            variance = ReduceMean(square, last)
+            shifted = Add(variance, eps)
+            root = Sqrt(shifted)
+            y = Div(centred, root)
+        }}"""
+    )
+    after, _ = fused(model)
+    assert operators(after) == expected
+    assert largest_difference(model, after) < 1e-7
