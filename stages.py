@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .core.dtypes import dtype_from_name
 from .core.errors import UsageError
-from .core.manifest import EngineRecord, Manifest, RangeRecord, VariantRecord
+from .core.manifest import Manifest, RangeRecord, VariantRecord
 from .core.progress import Progress
 from .core.shapes import Profile, ShapeRange
 from .recipe import Recipe
@@ -104,20 +104,11 @@ def compile_stage(
                 plugins=recipe.engines.plugins,
             )
             engine = compile_engine(request, progress)
-            engines[str(target)] = _in_bundle(engine, variant.precision, recipe)
+            if not recipe.engines.require_dtype:
+                engine = engine.model_copy(update={"violations": ()})
+            engines[str(target)] = engine.under(variant.precision)
         variants.append(variant.model_copy(update={"engines": tuple(engines.values())}))
     return manifest.model_copy(update={"variants": tuple(variants)})
-
-
-def _in_bundle(engine: EngineRecord, precision: str, recipe: Recipe) -> EngineRecord:
-    """The record with paths that start at the bundle; without dtype violations where none are wanted."""
-    paths = {
-        key: f"{precision}/{path}"
-        for key, path in (("path", engine.path), ("layers", engine.layers))
-        if path is not None
-    }
-    violations = engine.violations if recipe.engines.require_dtype else ()
-    return engine.model_copy(update={**paths, "violations": violations})
 
 
 def validate_stage(

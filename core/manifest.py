@@ -1,6 +1,6 @@
 """The manifest of a bundle: everything that someone who receives the folder needs to know, as typed JSON."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -65,6 +65,12 @@ class EngineRecord(_Record):
     legalized: tuple[str, ...] = ()  # what engines/legalize changed, one line each
     plugins: tuple[str, ...] = ()  # blockforge operators: plugin or function body, and why
     violations: tuple[str, ...] = ()  # kernels that compute in another type than the graph declares
+
+    def under(self, folder: str) -> Self:
+        """The same record with paths that start one folder higher: `engines/x.plan` -> `fp16/engines/x.plan`."""
+        paths = {"path": self.path, "layers": self.layers}
+        moved = {key: f"{folder}/{path}" for key, path in paths.items() if path is not None}
+        return self.model_copy(update=moved)
 
 
 class ErrorRecord(_Record):

@@ -12,7 +12,7 @@ INSTALL = {
 }
 ONLY_ERRORS = 3  # onnxruntime's log severity
 DAMAGED = ("InvalidProtobuf", "NoModel")  # its exception classes for a file it cannot read
-NO_KERNEL = "Could not find an implementation"  # of this operator, in this element type, on this device
+NO_KERNEL = "Could not find an implementation"  # of an operator in its element type
 
 # ONNX Runtime's word inside tensor(...) -> our name (core.dtypes)
 DTYPES = {

@@ -42,7 +42,7 @@ def bundle(model, tmp_path_factory):
         operators={},
         dtypes={},
         num_blocks=1,
-        engines=(compile_engine(request),),
+        engines=(compile_engine(request).under("fp32"),),
     )
     manifest = Manifest(name="t", created="2026-01-01", recipe={}, tools={}, variants=(variant,))
     seal(folder, manifest)
