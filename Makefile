@@ -13,7 +13,7 @@ demo: $(WEIGHTS)
 	$(BIN)/blockforge build recipes/smollm2.toml -o bundles/smollm2
 
 test: $(TEST_WEIGHTS)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -2,4 +2,7 @@
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch starts its threads
+# Before torch starts its threads.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:  # one worker a core: more threads would only take turns
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
