@@ -338,7 +338,8 @@ def test_a_hanging_builder_is_stopped(tmp_path):
 
 
 SCRIPT = """
-import sys, pathlib
+import signal, sys, pathlib
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 sys.path.insert(0, sys.argv[2])
 from test_compile import PROFILE, RTX
 from blockforge.engines.compile import CompileRequest, compile_engine
