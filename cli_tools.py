@@ -1,12 +1,11 @@
 """The commands beside the build: graphs of others, costs, operators, this machine."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from . import console, tables
-from .core.errors import UsageError
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -15,7 +14,7 @@ def fuse(
     model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Any ONNX graph.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx")],
     ops: Annotated[
-        str, typer.Option(help="Whose operators: standard, blockforge or ort.")
+        Literal["standard", "blockforge", "ort"], typer.Option(help="Whose operators to write.")
     ] = "standard",
     only: Annotated[
         list[str] | None, typer.Option(help="Only this pattern: rms, ln, glu, rope, attn, act.")
@@ -29,8 +28,6 @@ def fuse(
     """Recognise norms, gates, rotary embeddings and attention in an ONNX graph; one node for each."""
     from .export.fusions import FuseOptions, fuse_file
 
-    if ops not in ("standard", "blockforge", "ort"):
-        raise UsageError(f"--ops {ops}", found="no such set", fix="Use standard, blockforge or ort")
     options = FuseOptions(ops=ops, only=frozenset(only or ()), keep=frozenset(keep or ()))
     report = fuse_file(model, output, options)
     console.emit(report.to_json(), lambda: tables.fusion_table(report, explain), as_json)
