@@ -23,7 +23,7 @@ from ..core.shapes import Profile
 from ..model.build import load_module, signature
 from ..model.checkpoints import Checkpoint
 from .inputs import InputPlan, build_cases, shipped_text, text_tokens
-from .limits import Limits
+from .limits import Limits, check_applicable
 from .reference import Truth, compute_truth
 from .runners import Runner, SessionRunner, TypedRunner
 from .trial import Trial
@@ -134,18 +134,15 @@ def judge_variant(
 
 def check_limits(truth: Truth, limits: Limits) -> None:
     """Raise UsageError for a limit that would never be applied."""
-    reasons = {}
-    if truth.perplexity is None:
-        reasons["max_perplexity_ratio"] = "there is no text: it needs a decoder with a tokenizer"
-    if truth.vocabulary is None:
-        reasons["max_kl_divergence"] = reasons["min_token_agreement"] = "a block has no next token"
-    if not truth.layers:
-        reasons["max_layer_error_over_floor"] = "the module has no part called layers.{i}"
-    for name, reason in reasons.items():
-        if getattr(limits, name) is not None:
-            raise UsageError(
-                f"limit {name}", found=reason, fix="Leave this limit out of the recipe"
-            )
+    check_applicable(
+        limits, language=truth.vocabulary is not None, text=truth.perplexity is not None
+    )
+    if limits.max_layer_error_over_floor is not None and not truth.layers:
+        raise UsageError(
+            "limit max_layer_error_over_floor",
+            found="the module has no part called layers.{i}",
+            fix="Leave this limit out of the recipe",
+        )
 
 
 def feeds_for(
