@@ -11,7 +11,7 @@ import torch
 from ...core.errors import UsageError
 from ..io import load_model
 from ..values import WIDE_FLOATS, Narrow, Value, data_type_of, type_name
-from .machine import Machine
+from .machine import Machine, Watch
 from .overflow import Overflow
 from .plan import plan_model
 from .weights import Weights
@@ -56,19 +56,26 @@ class TypedEvaluator:
         return tuple(self._plan.value_names())
 
     @torch.no_grad()
-    def run(self, feeds: Mapping[str, torch.Tensor], keep: Collection[str] = ()) -> Evaluation:
+    def run(
+        self,
+        feeds: Mapping[str, torch.Tensor],
+        keep: Collection[str] = (),
+        watch: Watch | None = None,
+    ) -> Evaluation:
         """Execute the graph on `feeds` (input name -> tensor in the declared type; any float where exact).
 
-        Raises UsageError for a missing, unknown or misfitting input, for an unknown name in `keep`, and where a
-        node cannot run, naming it.
+        keep: values to return as well. watch: value -> called with the tensor as soon as it is there, graph inputs
+        first; it must not write into it and need not hold it. What a body inside Loop computes comes each time.
+        Raises UsageError for a missing, unknown or misfitting input, for an unknown name in `keep` or `watch`, and
+        where a node cannot run, naming it.
         """
+        watch = watch or {}
         inputs = self._inputs(feeds)
-        self._check_keep(keep)
-        machine = Machine(self._weights, exact=self._exact, keep=keep)
-        results = machine.run(self._plan, inputs, {})
+        self._check_known((*keep, *watch))
+        machine = Machine(self._weights, exact=self._exact, keep=keep, watch=watch)
         for value, fed in zip(self._plan.inputs, inputs, strict=True):
-            if value.name is not None and value.name in keep:
-                machine.kept[value.name] = fed
+            machine.show(value.name or "", fed)
+        results = machine.run(self._plan, inputs, {})
         names = [str(value.name) for value in self._plan.outputs]
         lent = self._weights.lent | {_address(fed) for fed in inputs}
         return Evaluation(
@@ -137,15 +144,15 @@ class TypedEvaluator:
                         fix="One axis name has one size",
                     )
 
-    def _check_keep(self, keep: Collection[str]) -> None:
-        if not keep:
+    def _check_known(self, names: Collection[str]) -> None:
+        if not names:
             return
         known = {*self.value_names(), *(str(v.name) for v in self._plan.inputs)}
-        for name in keep:
+        for name in names:
             if name not in known:
                 near = get_close_matches(name, known, n=3)
                 raise UsageError(
-                    f"keep value {name!r}",
+                    f"value {name!r}",
                     found="the graph computes no such value",
                     fix=f"Close to it: {', '.join(near)}" if near else "See value_names()",
                 )

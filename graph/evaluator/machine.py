@@ -1,6 +1,6 @@
 """Run a plan: read the inputs of each step, compute, round the results to their types, forget what is done."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -26,13 +26,17 @@ from .plan import Plan, Step
 from .weights import Weights
 
 Frame = dict[ir.Value, Value]
+Watch = Mapping[str, Callable[[torch.Tensor], None]]
 
 
 class Machine:
     """One run of a model: its weights, what it keeps and what it noticed."""
 
-    def __init__(self, weights: Weights, *, exact: bool, keep: Collection[str]) -> None:
-        self._weights, self._exact, self._keep = weights, exact, frozenset(keep)
+    def __init__(
+        self, weights: Weights, *, exact: bool, keep: Collection[str], watch: Watch
+    ) -> None:
+        self._weights, self._exact = weights, exact
+        self._keep, self._watch = frozenset(keep), watch
         self.recorder = Recorder()
         self.kept: dict[str, Value] = {}
 
@@ -70,9 +74,14 @@ class Machine:
         for value, result in zip(step.outputs, results, strict=False):
             self._check_declared(step, value, result)
             frame[value] = result
-            name = plan.prefix + (value.name or "")
-            if name in self._keep:
-                self.kept[name] = result
+            self.show(plan.prefix + (value.name or ""), result)
+
+    def show(self, name: str, result: Value) -> None:
+        """Keep the value `name`, and call who watches it, where that was asked for."""
+        if name in self._keep:
+            self.kept[name] = result
+        if name in self._watch:
+            self._watch[name](result.data if isinstance(result, Narrow) else result)  # type: ignore[arg-type]
 
     def _read(self, value: ir.Value, frame: Frame) -> Value:
         if value in frame:

@@ -1,5 +1,6 @@
 """The evaluator's interface: inputs, kept values, functions, subgraphs, weights, errors."""
 
+import functools
 import weakref
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_one_axis_name_has_one_size(evaluate):
 
 
 def test_unknown_kept_value_lists_near_names(evaluate):
-    with pytest.raises(UsageError, match=r"keep value 'hh'.*Close to it: h"):
+    with pytest.raises(UsageError, match=r"value 'hh'.*Close to it: h"):
         evaluate(TWO_STEPS, {"x": torch.zeros(1, 3).half()}, keep=("hh",))
 
 
@@ -244,3 +245,17 @@ def test_inputs_are_never_changed(evaluate):
     x = torch.tensor([1.0, 2.0, 3.0])
     evaluate(body, {"x": x, "i": torch.tensor([0]), "u": torch.tensor([9.0])})
     assert x.tolist() == [1, 2, 3]
+
+
+def test_watch_shows_each_value_as_kept() -> None:
+    """The tensors that callbacks see are those that keep returns, the input among them, in order of computation."""
+    model = parsed("g (float[N] x) => (float[N] z) { y = Neg(x) z = Mul(y, y) }")
+    evaluator = TypedEvaluator(model)
+    feeds = {"x": torch.tensor([1.0, -2.0])}
+    kept = evaluator.run(feeds, keep=("x", "y", "z")).kept
+    seen: dict[str, torch.Tensor] = {}
+    evaluator.run(feeds, watch={n: functools.partial(seen.__setitem__, n) for n in ("z", "y", "x")})
+    assert list(seen) == ["x", "y", "z"]
+    assert all(torch.equal(seen[name], kept[name]) for name in kept)
+    with pytest.raises(UsageError, match="w"):
+        evaluator.run(feeds, watch={"w": print})
