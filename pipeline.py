@@ -148,11 +148,9 @@ def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) ->
                     fix=f"Give at most {context}",
                 )
     decoder = recipe.layer is None
-    check_applicable(
-        recipe.validate_.limits,
-        language=decoder,
-        text=decoder and checkpoint.tokenizer() is not None,
-    )
+    text = decoder and checkpoint.tokenizer() is not None
+    for precision in recipe.export.precisions:
+        check_applicable(recipe.limits_of(precision), language=decoder, text=text)
     return Job(recipe, path, checkpoint, profile, parsed)
 
 

@@ -1,22 +1,27 @@
 """What decides an engine, as one TOML file.
 
-[model]     where the weights come from and which part of the model is built
-[export]    precisions of the graph and the type of its inputs and outputs
-[shapes]    optimisation profile, as trtexec spells it
-[engines]   targets
-[validate]  seeded inputs, text and limits
+[model]        where the weights come from and which part of the model is built
+[export]       precisions of the graph and the type of its inputs and outputs
+[calibration]  what the model reads while its ranges are taken
+[quantize]     how precisions below 16 bits are made
+[shapes]       optimisation profile, as trtexec spells it
+[engines]      targets
+[validate]     seeded inputs, text and limits
 """
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .core.errors import UsageError
 from .validate.limits import Limits
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Plain = Literal["fp32", "fp16", "bf16"]
+Quantized = Literal["fp8", "fp8-weights", "int8-weights", "int4-weights", "mxfp8", "nvfp4"]
+Precision = Plain | Quantized
+QUANTIZED: tuple[str, ...] = get_args(Quantized)
 
 
 class _Section(BaseModel):
@@ -61,6 +66,41 @@ class ExportSection(_Section):
         return self
 
 
+class CalibrationSection(_Section):
+    """What the FP32 graph reads while ranges and scales are taken; never the text that is judged on.
+
+    text: a UTF-8 file, None for the one that Blockforge ships; a model without a tokenizer reads seeded
+    numbers. tokens: how much of it, in windows of `window`.
+    """
+
+    text: str | None = None
+    tokens: Annotated[int, Field(ge=2)] = 1024
+    window: Annotated[int, Field(ge=2)] = 256
+    seed: int = 0
+
+
+class QuantizeSection(_Section):
+    """How the precisions below 16 bits are made.
+
+    base: the type of everything that is not quantised. observer: how an activation's range is taken from
+    the calibration run. rounding: of weights, to the nearest number or with error compensation (GPTQ).
+    attention, kv_cache, head: quantise the attention's products, the cache and the last linear too.
+    keep: linears to leave in `base`, by name or pattern (`layers.*.mlp.down_proj`); only: quantise no others.
+    pack: join linears that read one input. smooth: move outliers into the weights (integer formats).
+    """
+
+    base: Literal["fp16", "bf16"] = "fp16"
+    observer: Literal["amax", "percentile", "mse"] = "mse"
+    rounding: Literal["nearest", "gptq"] = "gptq"
+    attention: bool = False
+    kv_cache: bool = False
+    head: bool = False
+    keep: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    pack: bool = True
+    smooth: bool = False
+
+
 class ShapesSection(_Section):
     """Sizes of every input at the profile's min, opt and max, e.g. `input_ids:1x128`."""
 
@@ -89,21 +129,20 @@ class EnginesSection(_Section):
 
 
 class ValidateSection(_Section):
-    """seed: of the random inputs. tokens: how much of the text to read (decoder with a tokenizer only)."""
+    """seed: of the random inputs. tokens: how much of the text to read (decoder with a tokenizer only).
+
+    limits: of every precision that limits_for does not name.
+    """
 
     seed: int = 0
     tokens: Annotated[int, Field(ge=2)] = 512
     text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
-    limits: Limits
+    limits: Limits | None = None
+    limits_for: dict[Precision, Limits] = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _judges(self) -> Self:
-        if self.limits.max_error_over_floor is None:
-            raise ValueError(
-                "limits.max_error_over_floor is missing: how many times PyTorch's own error in the same "
-                "type an output may be off (2.0 leaves room for another order of sums)"
-            )
-        return self
+    def limits_of(self, precision: str) -> Limits | None:
+        """The limits that a precision is judged by, None where the recipe sets none."""
+        return next((v for k, v in self.limits_for.items() if k == precision), self.limits)
 
 
 class Recipe(_Section):
@@ -112,14 +151,50 @@ class Recipe(_Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     model: ModelSection
     export: ExportSection = ExportSection()
+    calibration: CalibrationSection = CalibrationSection()
+    quantize: QuantizeSection = QuantizeSection()
     shapes: ShapesSection
     engines: EnginesSection = EnginesSection()
     validate_: ValidateSection = Field(alias="validate")
+
+    @model_validator(mode="after")
+    def _judges(self) -> Self:
+        for precision in self.export.precisions:
+            limits = self.validate_.limits_of(precision)
+            if limits is None:
+                raise ValueError(f"validate.limits is missing: what {precision} is judged by")
+            if fault := _unjudged(precision, limits):
+                raise ValueError(fault)
+        if unused := set(self.validate_.limits_for) - set(self.export.precisions):
+            raise ValueError(f"validate.limits_for.{min(unused)} is not in export.precisions")
+        return self
+
+    def limits_of(self, precision: str) -> Limits:
+        """The limits that a precision of this recipe is judged by."""
+        limits = self.validate_.limits_of(precision)
+        assert limits is not None, precision  # checked when the recipe was made
+        return limits
 
     @property
     def layer(self) -> int | None:
         """The block to build, None for the whole decoder."""
         return self.model.layer if self.model.part == "block" else None
+
+
+def _unjudged(precision: str, limits: Limits) -> str | None:
+    """Why these limits say nothing about a precision, if so."""
+    if precision not in QUANTIZED:
+        if limits.max_error_over_floor is None:
+            return (
+                "limits.max_error_over_floor is missing: how many times PyTorch's own error in the same "
+                "type an output may be off (2.0 leaves room for another order of sums)"
+            )
+    elif limits.max_kl_divergence is None and limits.min_cosine is None:
+        return (
+            f"validate.limits_for.{precision} lacks max_kl_divergence (of a decoder's next tokens, in nats) or "
+            "min_cosine (of a block): rounding to 8 bits is no noise that a floor could measure"
+        )
+    return None
 
 
 def recipe_from_dict(data: dict[str, Any], origin: str = "recipe") -> Recipe:
@@ -163,6 +238,9 @@ def _anchored(recipe: Recipe, folder: Path) -> Recipe:
     if recipe.model.checkpoint:
         checkpoint = anchor(recipe.model.checkpoint)
         updates["model"] = recipe.model.model_copy(update={"checkpoint": checkpoint})
+    if recipe.calibration.text:
+        text = anchor(recipe.calibration.text)
+        updates["calibration"] = recipe.calibration.model_copy(update={"text": text})
     if recipe.validate_.text:
         text = anchor(recipe.validate_.text)
         updates["validate_"] = recipe.validate_.model_copy(update={"text": text})

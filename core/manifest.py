@@ -2,31 +2,24 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
+from .conversion import QuantizationRecord, TypingRecord
 from .errors import ArtefactError
+from .records import DTypeName, PrecisionName, Record
 
 SCHEMA_VERSION: Literal[1] = 1
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-DTypeName = Literal[
-    "fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "int64", "int32", "int8", "uint8", "bool"
-]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=True, ser_json_inf_nan="strings"
-    )
-
-
-class FileRecord(_Record):
+class FileRecord(Record):
     """Size in bytes and SHA-256 of one file."""
 
     bytes: int
     sha256: Sha256
 
 
-class TensorRecord(_Record):
+class TensorRecord(Record):
     """An input or output: dims are sizes or the names of dynamic axes.
 
     below: whole numbers lie in [0, below); None where nothing is known of them.
@@ -38,7 +31,7 @@ class TensorRecord(_Record):
     below: int | None = None
 
 
-class RangeRecord(_Record):
+class RangeRecord(Record):
     """The optimisation profile of one input."""
 
     min: tuple[int, ...]
@@ -46,7 +39,7 @@ class RangeRecord(_Record):
     max: tuple[int, ...]
 
 
-class EngineRecord(_Record):
+class EngineRecord(Record):
     """One compiled engine.
 
     path is None where the target runs the ONNX file itself. kernels counts device kernels;
@@ -73,7 +66,7 @@ class EngineRecord(_Record):
         return self.model_copy(update=moved)
 
 
-class ErrorRecord(_Record):
+class ErrorRecord(Record):
     """How far one output lies from the float64 truth, beside what PyTorch loses in the same dtype."""
 
     output: str
@@ -90,7 +83,7 @@ class ErrorRecord(_Record):
     case: str = ""  # which inputs
 
 
-class GateRecord(_Record):
+class GateRecord(Record):
     """One limit of the recipe: passed or not. `relation` reads value <relation> limit."""
 
     name: str
@@ -100,12 +93,12 @@ class GateRecord(_Record):
     passed: bool
 
 
-class VerdictRecord(_Record):
+class VerdictRecord(Record):
     """What one way of running a variant computes, judged against the float64 reference.
 
     runner: "typed-evaluator" or the name of the target that really ran. layer_errors: by layer output,
-    the root mean square over positions of the error relative to the position's own size. floor_*: the same measure of PyTorch in the variant's
-    dtype. judged False: a second opinion, recorded without a gate (passed is then True).
+    the root mean square over positions of the error relative to the position's own size. floor_*: the same measure of PyTorch in
+    floor_dtype, which is the variant's own unless PyTorch itself is not finite in it. judged False: a second opinion, recorded without a gate (passed is then True).
     """
 
     runner: str
@@ -116,10 +109,15 @@ class VerdictRecord(_Record):
     layer_names: tuple[str, ...] = ()
     layer_errors: tuple[float, ...] = ()
     layer_floors: tuple[float, ...] = ()
+    floor_dtype: DTypeName | None = None
     perplexity: float | None = None
     reference_perplexity: float | None = None
     token_agreement: float | None = None  # share of positions with the same greedy token
     kl_divergence: float | None = None  # mean over positions, truth against candidate, in nats
+    kl_interval: tuple[float, float] | None = None  # 95 %, by bootstrap over positions
+    perplexity_ratio: float | None = None  # perplexity over the reference's
+    perplexity_ratio_interval: tuple[float, float] | None = None  # 95 %, paired
+    top5_agreement: float | None = None  # share of the reference's five likeliest tokens
     floor_perplexity: float | None = None
     floor_token_agreement: float | None = None
     floor_kl_divergence: float | None = None
@@ -128,10 +126,15 @@ class VerdictRecord(_Record):
     notes: tuple[str, ...] = ()
 
 
-class VariantRecord(_Record):
-    """The graph in one precision, with its engines and verdicts."""
+class VariantRecord(Record):
+    """The graph in one precision, with its engines and verdicts.
 
-    precision: DTypeName
+    precision: its name in the recipe and the folder it lies in.
+    """
+
+    precision: PrecisionName
+    typing: TypingRecord | None = None
+    quantization: QuantizationRecord | None = None
     model: str  # path of the ONNX file in the bundle
     opset: int
     inputs: tuple[TensorRecord, ...]
@@ -143,8 +146,16 @@ class VariantRecord(_Record):
     engines: tuple[EngineRecord, ...] = ()
     verdicts: tuple[VerdictRecord, ...] = ()
 
+    @property
+    def computes(self) -> DTypeName:
+        """The type of everything that is not quantised."""
+        if self.quantization is not None:
+            return self.quantization.base
+        assert self.precision in ("fp32", "fp16", "bf16"), "a quantised variant says how"
+        return self.precision
 
-class Manifest(_Record):
+
+class Manifest(Record):
     """The whole manifest; see the module text."""
 
     schema_version: Literal[1] = SCHEMA_VERSION

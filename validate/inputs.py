@@ -18,10 +18,13 @@ from ..core.dtypes import DType, dtype_from_name
 from ..core.errors import UsageError
 from ..core.manifest import TensorRecord
 from ..core.shapes import Profile
-from ..model.signature import draw_whole_numbers
+from ..model.checkpoints import Checkpoint
+from ..model.hidden_states import block_inputs
+from ..model.signature import draw_whole_numbers, signature
 
 GRID = 32  # normal values become n/32 with |n| < 256: eight bits, exact in bf16, fp16 and wider
 LARGEST = 255
+LARGEST_COMMON = 65280.0  # the largest number that bf16 and fp16 both have
 ODD = {"batch": 2, "sequence": 17}  # sizes that no tile divides
 
 
@@ -153,6 +156,31 @@ def build_cases(
             feeds = seeded_inputs(inputs, sizes, vocab_size=vocab_size, seed=plan.seed)
             cases.append(Case(name, feeds))
     return tuple(cases)
+
+
+def real_states(
+    checkpoint: Checkpoint, layer: int, profile: Profile, text: str | None
+) -> tuple[Case, ...]:
+    """One case: what reaches block `layer` when the decoder reads `text` (None: the shipped one) at opt sizes.
+
+    The numbers are rounded to bf16 and to the range of fp16, so that every runner gets the same ones. No
+    case without a tokenizer, or where the hidden states alone are not enough.
+    """
+    tokenizer = checkpoint.tokenizer()
+    inputs, _ = signature(checkpoint.config, layer, DType.FP64)
+    if tokenizer is None or len(inputs) != 1:
+        return ()
+    batch, sequence, _ = profile[inputs[0].name].opt
+    words = shipped_text() if text is None else text
+    vocabulary = checkpoint.config.vocab_size
+    ids = text_tokens(tokenizer, words, count=batch * sequence, vocab_size=vocabulary)
+    hidden = None
+    if len(ids) == batch * sequence:
+        hidden = block_inputs(checkpoint, layer, ids.reshape(batch, sequence))
+    if hidden is None:
+        return ()
+    states = hidden.bfloat16().clamp(-LARGEST_COMMON, LARGEST_COMMON).half().double()
+    return (Case("hidden states of the text", {inputs[0].name: states}),)
 
 
 def _windows(

@@ -22,7 +22,7 @@ from ..core.progress import Progress, Step, silent
 from ..core.shapes import Profile
 from ..model.build import load_module, signature
 from ..model.checkpoints import Checkpoint
-from .inputs import InputPlan, build_cases, shipped_text, text_tokens
+from .inputs import InputPlan, build_cases, real_states, shipped_text, text_tokens
 from .limits import Limits, check_applicable
 from .reference import Truth, compute_truth
 from .runners import Runner, SessionRunner, TypedRunner
@@ -36,12 +36,17 @@ SECOND_OPINION = (
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The graph to judge: precision, ONNX file, and the inputs and outputs that it declares."""
+    """The graph to judge: ONNX file, and the inputs and outputs that it declares.
+
+    precision: the type that it computes in; where it is quantised, the type that is left between its
+    quantised products. name: how reports call it, the precision's name if empty.
+    """
 
     precision: DType
     model: Path
     inputs: tuple[TensorRecord, ...]
     outputs: tuple[TensorRecord, ...]
+    name: str = ""
 
     @property
     def io(self) -> DType:
@@ -70,8 +75,9 @@ def truth_for(
 ) -> Truth:
     """The float64 truth of a decoder (layer None) or one block, on cases that fit the profile.
 
-    text: what to read instead of the shipped text; only a decoder whose checkpoint has a tokenizer reads, and only
-    token ids that nothing else goes with say what the next one is.
+    text: what to read instead of the shipped text; only a model whose checkpoint has a tokenizer reads, and only
+    token ids that nothing else goes with say what the next one is. A block gets the hidden states that the
+    decoder around it makes from the text, besides seeded numbers.
     Raises UsageError as text_tokens and compute_truth do, and what load_module raises.
     """
     config = checkpoint.config
@@ -83,6 +89,8 @@ def truth_for(
         words = shipped_text() if text is None else text
         tokens = text_tokens(tokenizer, words, count=plan.text_tokens, vocab_size=config.vocab_size)
     cases = build_cases(inputs, profile, plan, vocab_size=config.vocab_size, tokens=tokens)
+    if layer is not None:
+        cases = (*real_states(checkpoint, layer, profile, text), *cases)
     return compute_truth(
         lambda dtype: load_module(checkpoint, layer=layer, dtype=dtype),
         outputs,
@@ -157,8 +165,11 @@ def _try(
 ) -> VerdictRecord:
     """Run every case one way and judge what was seen."""
     floor = truth.floor(variant.precision, variant.io)
-    trial = Trial(truth, floor, variant.outputs, slack=limits.max_error_over_floor)
-    label, total = f"{variant.precision.value} {way.name}", len(truth.cases)
+    trial = Trial(
+        truth, floor, variant.precision, variant.outputs, slack=limits.max_error_over_floor
+    )
+    label = f"{variant.name or variant.precision.value} {way.name}"
+    total = len(truth.cases)
     runner = way.make()
     try:
         for number, case in enumerate(truth.cases):

@@ -8,11 +8,14 @@ Shapes: B batch, S sequence, V vocabulary. All sums in float64, a few positions 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from .resample import Interval, mean_interval
+
 ROWS = 32  # positions at a time: 12 MiB per float64 temporary at 49,152 tokens
+TOP = 5  # likeliest tokens that top_overlap compares
 
 
 def next_token_nll(logits_BSV: torch.Tensor, ids_BS: torch.Tensor) -> torch.Tensor:
@@ -29,8 +32,12 @@ def next_token_nll(logits_BSV: torch.Tensor, ids_BS: torch.Tensor) -> torch.Tens
 
 def perplexity(nll: torch.Tensor) -> float:
     """exp of the mean; infinite where it overflows, NaN for no token or a NaN."""
+    return _exp(float(nll.double().mean()))
+
+
+def _exp(x: float) -> float:
     try:
-        return math.exp(float(nll.double().mean()))
+        return math.exp(x)
     except OverflowError:
         return math.inf
 
@@ -113,13 +120,33 @@ def _rows(
         yield one[start : start + ROWS], other[start : start + ROWS]
 
 
+def top_overlap(truth: torch.Tensor, candidate: torch.Tensor, *, count: int = TOP) -> float:
+    """Share of the truth's `count` likeliest tokens that are among the candidate's, over all positions; [..., V]."""
+    count = min(count, truth.shape[-1])
+    shared = positions = 0
+    for t, c in _rows(truth, candidate):
+        mine, theirs = t.topk(count, dim=1).indices, c.topk(count, dim=1).indices
+        shared += int((mine[:, :, None] == theirs[:, None, :]).sum())
+        positions += len(t)
+    return shared / (positions * count)
+
+
 @dataclass(frozen=True, slots=True)
 class LanguageScore:
-    """Language measures over several cases; perplexity is None where no case is a text."""
+    """Language measures over several cases.
+
+    perplexity, and its ratio to the truth's, are None where no case is a text. Intervals hold the middle
+    95 % of a bootstrap over positions. top: share of the truth's five likeliest tokens among the
+    candidate's.
+    """
 
     perplexity: float | None
     kl_divergence: float
+    kl_interval: Interval
     agreement: float
+    top: float
+    perplexity_ratio: float | None = None
+    ratio_interval: Interval | None = None
 
 
 class LanguageTally:
@@ -127,24 +154,42 @@ class LanguageTally:
 
     def __init__(self) -> None:
         self._nll: list[torch.Tensor] = []
+        self._rise: list[torch.Tensor] = []  # nll over the truth's
         self._kl: list[torch.Tensor] = []
         self._same = self._positions = 0
+        self._top = 0.0
 
     def add(self, truth: torch.Tensor, logits: torch.Tensor, ids: torch.Tensor | None) -> None:
         """Count one case: logits [B, S, V] beside the truth's; ids [B, S] where they are a text."""
         if ids is not None:
-            self._nll.append(next_token_nll(logits, ids).reshape(-1))
+            nll = next_token_nll(logits, ids).reshape(-1)
+            self._nll.append(nll)
+            self._rise.append(nll - next_token_nll(truth, ids).reshape(-1))
         self._kl.append(kl_divergence(truth, logits))
         greedy = greedy_agreement(truth, logits, gap=0.0)
         self._same += greedy.same
         self._positions += greedy.positions
+        self._top += top_overlap(truth, logits) * greedy.positions
 
     def score(self) -> LanguageScore | None:
         """The measures over everything counted; None when nothing was."""
         if not self._positions:
             return None
-        return LanguageScore(
-            perplexity=perplexity(torch.cat(self._nll)) if self._nll else None,
-            kl_divergence=float(torch.cat(self._kl).mean()),
+        kl = torch.cat(self._kl)
+        score = LanguageScore(
+            perplexity=None,
+            kl_divergence=float(kl.mean()),
+            kl_interval=mean_interval(kl),
             agreement=self._same / self._positions,
+            top=self._top / self._positions,
+        )
+        if not self._nll:
+            return score
+        rise = torch.cat(self._rise)
+        low, high = mean_interval(rise)
+        return replace(
+            score,
+            perplexity=perplexity(torch.cat(self._nll)),
+            perplexity_ratio=perplexity(rise),
+            ratio_interval=(_exp(low), _exp(high)),
         )

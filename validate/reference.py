@@ -7,6 +7,7 @@ One module is in memory at a time; the floor keeps sums, not tensors.
 """
 
 import gc
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,11 +30,18 @@ LAYER = re.compile(r"layers\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What PyTorch in one dtype loses: spreads by case and output, relative errors by layer, language."""
+    """What PyTorch in `dtype` loses: spreads by case and output, relative errors by layer, language."""
 
+    dtype: DType
     spreads: Mapping[str, Mapping[str, Spread]]
     layers: Mapping[str, float]
     language: LanguageScore | None
+
+    @property
+    def finite(self) -> bool:
+        """Whether PyTorch computed numbers: without them there is nothing to measure by."""
+        spreads = (s for by_output in self.spreads.values() for s in by_output.values())
+        return all(math.isfinite(s.rms) for s in spreads)
 
     def pooled(self, output: str) -> Spread:
         """The spread of one output over all cases."""
@@ -58,10 +66,17 @@ class Truth:
     _floors: dict[tuple[DType, DType], Floor] = field(default_factory=dict)
 
     def floor(self, precision: DType, io: DType, progress: Progress = silent) -> Floor:
-        """The noise floor of `precision` with outputs delivered as `io`; computed at the first call."""
+        """The noise floor of `precision` with outputs delivered as `io`; computed at the first call.
+
+        Where PyTorch in fp16 overflows (its outputs are not finite), the floor is that of bf16, which
+        rounds eight times more coarsely; the floor's dtype says so.
+        """
         key = (precision, io)
         if key not in self._floors:
-            self._floors[key] = _compute_floor(self, precision, io, progress)
+            floor = _compute_floor(self, precision, io, progress)
+            if precision is DType.FP16 and not floor.finite:
+                floor = self.floor(DType.BF16, io, progress)
+            self._floors[key] = floor
         return self._floors[key]
 
     @property
@@ -188,7 +203,7 @@ def _compute_floor(truth: Truth, precision: DType, io: DType, progress: Progress
         }
         layers |= {name: row_error(truth.layers[name], value) for name, value in kept.items()}
         tally(language, truth, case, delivered.get(truth.vocabulary or ""))
-    return Floor(spreads, layers, language.score())
+    return Floor(precision, spreads, layers, language.score())
 
 
 def _keep_layers(module: nn.Module, kept: Tensors) -> list[torch.utils.hooks.RemovableHandle]:

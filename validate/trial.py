@@ -5,6 +5,7 @@ Trial.see(case, ran) for every case -> Trial.verdict(limits) -> VerdictRecord
 
 from dataclasses import dataclass, field, replace
 
+from ..core.dtypes import DType
 from ..core.manifest import ErrorRecord, TensorRecord, VerdictRecord
 from ..graph.evaluator import Overflow
 from .compare import Rules, compare
@@ -23,12 +24,13 @@ PEAKS = 8  # values listed with the largest magnitudes
 class Trial:
     """Collects the evidence about one runner of one variant.
 
-    outputs: what the graph declares; slack: how many floors one element may be off before another greedy
+    precision: what the variant computes in, the widest type where it is quantised; outputs: what the graph declares; slack: how many floors one element may be off before another greedy
     token counts as changed (None: not judged).
     """
 
     truth: Truth
     floor: Floor
+    precision: DType
     outputs: tuple[TensorRecord, ...]
     slack: float | None
     findings: list[str] = field(default_factory=list)
@@ -67,6 +69,14 @@ class Trial:
         for name, size in ran.largest.items():
             self.largest[name] = max(self.largest.get(name, 0.0), size)
 
+    def _yardstick(self) -> tuple[str, ...]:
+        if self.floor.dtype is self.precision:
+            return ()
+        return (
+            f"PyTorch in {self.precision.value} is not finite on these inputs: "
+            f"the floor is what it loses in {self.floor.dtype.value}.",
+        )
+
     def verdict(self, runner: str, limits: Limits, *, inner: bool) -> VerdictRecord:
         """The judged verdict. inner: whether the runner shows inner values, so that their limits apply."""
         score, base = self.language.score(), self.floor.language
@@ -81,7 +91,9 @@ class Trial:
                 reference_perplexity=self.truth.perplexity,
                 kl_divergence=score.kl_divergence if score else None,
                 token_agreement=score.agreement if score else None,
-                overflows=len({event.value for event in events}) if inner else None,
+                overflows=len({e.value for e in events if e.kind != "saturated"})
+                if inner
+                else None,
             ),
             limits,
         )
@@ -98,12 +110,17 @@ class Trial:
             reference_perplexity=self.truth.perplexity,
             token_agreement=score.agreement if score else None,
             kl_divergence=score.kl_divergence if score else None,
+            kl_interval=score.kl_interval if score else None,
+            perplexity_ratio=score.perplexity_ratio if score else None,
+            perplexity_ratio_interval=score.ratio_interval if score else None,
+            top5_agreement=score.top if score else None,
+            floor_dtype=self.floor.dtype.value,
             floor_perplexity=base.perplexity if base else None,
             floor_token_agreement=base.agreement if base else None,
             floor_kl_divergence=base.kl_divergence if base else None,
             overflow=tuple(overflow_line(event) for event in events),
             peaks={name: self.largest[name] for name in names[:PEAKS]},
-            notes=tuple(self.findings),
+            notes=(*self._yardstick(), *self.findings),
         )
 
 

@@ -8,10 +8,11 @@ from markupsafe import Markup
 
 from ...core.dtypes import dtype_from_name
 from ...core.manifest import Manifest
+from .headroom import headroom_plots
 from .numbers import number
 from .plots import layer_plots, ratio_plots
 from .toml import toml_from_dict
-from .view import block_kernels, edge_types, engine_rows, headline, judged_by
+from .view import block_kernels, edge_types, engine_rows, headline, judged_by, yardstick
 
 REPORT = "report.html"
 
@@ -31,6 +32,7 @@ def write_report(folder: Path, manifest: Manifest) -> Path:
         rows=engine_rows(manifest),
         blocks=block_kernels(folder, manifest),
         layer_plots={v.precision: layer_plots(v) for v in manifest.variants},
+        headroom_plots={v.precision: headroom_plots(v) for v in manifest.variants},
         ratio_plots={v.precision: ratio_plots(v) for v in manifest.variants},
         recipe=toml_from_dict(manifest.recipe),
         style=Markup(_part("page.css")),
@@ -53,7 +55,12 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    environment.globals |= {"judged_by": judged_by, "edge_types": edge_types, "largest": _largest}
+    environment.globals |= {
+        "judged_by": judged_by,
+        "yardstick": yardstick,
+        "edge_types": edge_types,
+        "largest": _largest,
+    }
     return environment
 
 

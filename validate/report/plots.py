@@ -1,39 +1,25 @@
 """The report's figures: error by layer beside the noise floor, and error over floor by case.
 
-Each is drawn twice, for wide and for narrow pages; one unit of the drawing is one CSS pixel.
+Each is drawn twice, for wide and for narrow pages.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from ...core.manifest import VariantRecord, VerdictRecord
-from .numbers import short
-from .svg import INK, PIXELS_PER_INCH, inline_svg
+from .figures import Size, both, figure, legend, log_scale
+from .svg import INK
+from .view import yardstick
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 OVER_FLOOR = ": error over floor"  # how the gate of an output is called
 ALL = "all cases"
 SERIES = ("first", "second")  # colours of the runners, in the order of the verdicts
 MARKS = ("o", "D")
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Width in CSS pixels and the class that shows or hides the drawing."""
-
-    width: int
-    css_class: str
-    font: int
-
-
-SIZES = (Size(960, "plot wide", 13), Size(360, "plot narrow", 12))
 
 
 def layer_plots(variant: VariantRecord) -> Markup | None:
@@ -43,15 +29,15 @@ def layer_plots(variant: VariantRecord) -> Markup | None:
         return None
     label = (
         f"Error of each layer's output in {variant.precision}, relative to the float64 truth, beside "
-        f"what PyTorch loses in {variant.precision}. The numbers are in the table below."
+        f"what PyTorch loses in {yardstick(variant)}. The numbers are in the table below."
     )
 
     def draw(size: Size) -> "Figure":
         from matplotlib.ticker import MaxNLocator
 
-        figure, axes = _figure(size, height=280)
+        drawn, axes = figure(size, height=280)
         layers = range(len(shown[0].layer_names))
-        floor_label = f"PyTorch {variant.precision} (noise floor)"
+        floor_label = f"PyTorch {yardstick(variant)} (noise floor)"
         axes.plot(
             layers, shown[0].layer_floors, color=INK["floor"], linewidth=5, label=floor_label,
             solid_capstyle="round",
@@ -61,14 +47,14 @@ def layer_plots(variant: VariantRecord) -> Markup | None:
                 range(len(verdict.layer_errors)), verdict.layer_errors, color=INK[colour],
                 linewidth=1.6, marker=mark, markersize=4, label=verdict.runner,
             )  # fmt: skip
-        _log_scale(axes)
+        log_scale(axes)
         axes.set_xlabel("decoder layer")
         axes.set_title("relative error", loc="left", fontsize=size.font, color=INK["soft"])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _legend(axes, columns=2 if size.width > 500 else 1)
-        return figure
+        legend(axes, columns=2 if size.width > 500 else 1)
+        return drawn
 
-    return _both(draw, f"layers-{variant.precision}", label)
+    return both(draw, f"layers-{variant.precision}", label)
 
 
 def ratio_plots(variant: VariantRecord) -> Markup | None:
@@ -84,11 +70,11 @@ def ratio_plots(variant: VariantRecord) -> Markup | None:
     limits = [g.limit for v in verdicts for g in v.gates if g.name.endswith(OVER_FLOOR)]
     label = (
         f"Error of each case in {variant.precision} divided by what PyTorch loses in "
-        f"{variant.precision}. The numbers are in the table below."
+        f"{yardstick(variant)}. The numbers are in the table below."
     )
 
     def draw(size: Size) -> "Figure":
-        figure, axes = _figure(size, height=96 + 34 * len(rows))
+        drawn, axes = figure(size, height=96 + 34 * len(rows))
         axes.axvline(1.0, color=INK["floor"], linewidth=5, label="noise floor", zorder=1)
         if limits:
             axes.axvline(
@@ -110,10 +96,10 @@ def ratio_plots(variant: VariantRecord) -> Markup | None:
             axes.set_xscale("log")
         else:
             axes.set_xlim(0, 1.08 * max([*ratios, *limits[:1], 1.0]))
-        _legend(axes, columns=4 if size.width > 500 else 2)
-        return figure
+        legend(axes, columns=4 if size.width > 500 else 2)
+        return drawn
 
-    return _both(draw, f"ratios-{variant.precision}", label)
+    return both(draw, f"ratios-{variant.precision}", label)
 
 
 def _ratios(verdict: VerdictRecord) -> dict[tuple[str, str], float]:
@@ -130,54 +116,3 @@ def _ratios(verdict: VerdictRecord) -> dict[tuple[str, str], float]:
 def _drawable(verdict: VerdictRecord) -> bool:
     """Whether a log axis can show the layers: some of the errors are numbers above zero."""
     return any(0 < e < math.inf for e in (*verdict.layer_errors, *verdict.layer_floors))
-
-
-def _both(draw: "Callable[[Size], Figure]", name: str, label: str) -> Markup:
-    parts = []
-    for number, size in enumerate(SIZES):
-        parts.append(
-            inline_svg(draw(size), name=f"{name}-{number}", label=label, css_class=size.css_class)
-        )
-    return Markup("").join(parts)
-
-
-def _figure(size: Size, *, height: int) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure
-
-    inches = (size.width / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
-    figure = Figure(figsize=inches, dpi=PIXELS_PER_INCH, layout="constrained")
-    axes = figure.subplots()
-    axes.tick_params(colors=INK["soft"], labelsize=size.font, length=0, pad=6, which="both")
-    axes.xaxis.label.set(color=INK["soft"], fontsize=size.font)
-    axes.grid(True, color=INK["grid"], linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(INK["grid"])
-    return figure, axes
-
-
-def _log_scale(axes: "Axes") -> None:
-    """A log y axis over a decade or more, with labels like the tables': 1e-6, not powers in small print."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high < 10 * low:
-        middle = math.sqrt(low * high)
-        low, high = middle / math.sqrt(10), middle * math.sqrt(10)
-        axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 1e3 * low else (1.0, 2.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value, "tick")))
-
-
-def _legend(axes: "Axes", *, columns: int) -> None:
-    legend = axes.figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False,
-        fontsize=axes.xaxis.label.get_fontsize(), labelcolor=INK["ink"], handlelength=1.6,
-        columnspacing=1.6, borderaxespad=0.2,
-    )  # fmt: skip
-    texts: Sequence = legend.get_texts()
-    for text in texts:
-        text.set_parse_math(False)

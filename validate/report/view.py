@@ -141,6 +141,12 @@ def judged_by(variant: VariantRecord) -> VerdictRecord | None:
     return next((v for v in variant.verdicts if v.judged), None)
 
 
+def yardstick(variant: VariantRecord) -> str:
+    """The type in which PyTorch's own loss is the noise floor of this variant."""
+    judged = judged_by(variant)
+    return (judged.floor_dtype if judged else None) or variant.computes
+
+
 def edge_types(kernel: Kernel) -> str:
     """The element types that a kernel reads and writes, each once: `fp16, int64 → fp16`."""
 

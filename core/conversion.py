@@ -1,0 +1,60 @@
+"""How an FP32 graph became a typed or quantised one, as records of the manifest."""
+
+from pydantic import Field
+
+from .records import DTypeName, Record
+
+
+class HeadroomRecord(Record):
+    """The 16-bit value of one layer that comes closest to the type's largest number.
+
+    before, after: bits between the two before and after scaling (negative: it would overflow); largest: its
+    magnitude in the FP32 graph; dtype: its type in the typed graph.
+    """
+
+    layer: int | None
+    value: str
+    largest: float
+    before: float
+    after: float
+    dtype: str
+
+
+class TypingRecord(Record):
+    """How the FP32 graph became a 16-bit one.
+
+    exponents: initializer -> e, stored as its number times 2^-e. changes, islands: one line each, what moved
+    with the exponents, and what had to stay wide and why. headroom: the tightest value of each layer.
+    """
+
+    exponents: dict[str, int] = Field(default_factory=dict)
+    changes: tuple[str, ...] = ()
+    islands: tuple[str, ...] = ()
+    headroom: tuple[HeadroomRecord, ...] = ()
+
+
+class LinearRecord(Record):
+    """One quantised product, or one left alone and why.
+
+    share: of the FLOPs of all linears. scale: of its input, None where the input is not quantised.
+    """
+
+    name: str
+    format: str
+    share: float
+    amax: float | None = None
+    scale: float | None = None
+    kept: str | None = None
+
+
+class QuantizationRecord(Record):
+    """How weights and activations came below 16 bits: what was read, how it was rounded, and each linear."""
+
+    format: str
+    base: DTypeName
+    observer: str
+    rounding: str
+    calibration: str
+    tokens: int
+    quantized_share: float  # of the linears' FLOPs
+    linears: tuple[LinearRecord, ...]
