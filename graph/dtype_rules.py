@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from ..core.errors import UsageError
-from .values import DataType, type_name
+from .type_names import DataType, type_name
 
 Types = tuple[DataType | None, ...]
 

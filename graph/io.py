@@ -39,7 +39,7 @@ def load_model(path: str | Path) -> ir.Model:
     Raises UsageError when there is no such file, ArtefactError naming tensor and reason when it is damaged.
     """
     path = Path(path)
-    proto = _read(path)
+    proto = read_proto(path)
     for where, tensor in stored_tensors(proto):
         if reason := tensor_fault(tensor, path.absolute().parent):
             raise _damaged(path, f"tensor {tensor.name or where!r}: {reason}")
@@ -174,7 +174,8 @@ def _free_data_name(path: Path, used: set[Path]) -> str:
     return next(name for name in names if (path.parent / name).resolve() not in used)
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The file as it is stored, its tensors unchecked; errors as load_model's, but for the tensors."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
         raise UsageError(f"model {path}", found=found, fix="Name an .onnx file")

@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from .values import NARROW_TYPES, TORCH_TYPES, DataType, Narrow
+from .type_names import DataType
+from .values import NARROW_TYPES, TORCH_TYPES, Narrow
 
 # Magnitude from which a number rounds to infinity (or NaN), the largest finite number, and the type's way to
 # say "out of range".

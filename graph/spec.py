@@ -9,7 +9,7 @@ from ..core.dtypes import dtype_from_onnx
 from ..core.errors import UsageError
 from ..core.manifest import TensorRecord
 from .rules import RULES, SUSPICIONS, Fault, operator_name
-from .values import type_name
+from .type_names import type_name
 
 
 @dataclass(frozen=True, slots=True)

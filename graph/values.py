@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 import torch
 
 from ..core.errors import UsageError
-
-DataType = ir.DataType
+from .type_names import DataType, type_name
 
 TORCH_TYPES: dict[DataType, torch.dtype] = {
     DataType.FLOAT: torch.float32,
@@ -90,15 +88,6 @@ def data_type_of(value: Value) -> DataType | None:
     if isinstance(value, torch.Tensor):
         return _DATA_TYPES[value.dtype]
     return value.dtype if isinstance(value, Narrow) else None
-
-
-def type_name(dtype: DataType | None) -> str:
-    """A type as messages spell it: fp16, int64, ..."""
-    if dtype is None:
-        return "unknown"
-    floats = {DataType.DOUBLE: "fp64", DataType.FLOAT: "fp32", DataType.FLOAT16: "fp16"}
-    known = floats | {DataType.BFLOAT16: "bf16", DataType.FLOAT8E4M3FN: "fp8_e4m3"}
-    return known.get(dtype, dtype.name.lower())
 
 
 def describe(value: Value) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ..core.dtypes import DType
-from .driver import Done
+from ...core.dtypes import DType
+from ..driver import Done
 
 
 def cast_edges(io: DType) -> Callable[[ir.Model], Done]:

@@ -10,10 +10,11 @@ import torch
 
 from ...core.errors import UsageError
 from ..io import load_model
-from ..values import WIDE_FLOATS, Narrow, Value, data_type_of, type_name
-from .machine import Machine, Watch
+from ..type_names import type_name
+from ..values import WIDE_FLOATS, Narrow, Value, data_type_of
+from .machine import Frame, Machine, Watch
 from .overflow import Overflow
-from .plan import plan_model
+from .plan import Step, plan_model
 from .weights import Weights
 
 
@@ -84,6 +85,24 @@ class TypedEvaluator:
             overflow=machine.recorder.found,
             largest=machine.recorder.largest,
         )
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the main graph, for those who run them one by one (see Walk)."""
+        return tuple(self._plan.steps)
+
+    def frame(self, feeds: Mapping[str, torch.Tensor]) -> Frame:
+        """The values before the first step: the checked inputs. Raises UsageError as `run` does."""
+        return dict(zip(self._plan.inputs, self._inputs(feeds), strict=True))
+
+    def advance(self, step: Step, frame: Frame) -> None:
+        """Compute one of `steps`; its inputs are in `frame`, where its outputs go."""
+        machine = Machine(self._weights, exact=self._exact, keep=(), watch={})
+        machine.run_step(self._plan, step, frame)
+
+    def read(self, value: ir.Value, frame: Frame) -> Value:
+        """A value of `frame`, or the weight of that name."""
+        return frame[value] if value in frame else self._weights.read(value)
 
     def _inputs(self, feeds: Mapping[str, torch.Tensor]) -> list[Value]:
         known = [str(value.name) for value in self._plan.inputs]

@@ -9,9 +9,9 @@ import torch
 from ...core.errors import BlockforgeError, UsageError
 from ..operators import Access, Body, Call
 from ..rounding import LARGEST, round_to
+from ..type_names import DataType, type_name
 from ..values import (
     WIDE_FLOATS,
-    DataType,
     Narrow,
     Value,
     arithmetic,
@@ -19,7 +19,6 @@ from ..values import (
     data_type_of,
     describe,
     from_bits,
-    type_name,
 )
 from .overflow import Recorder
 from .plan import Plan, Step
@@ -44,12 +43,13 @@ class Machine:
         """The outputs of `plan`; inner graphs share the frame of the graph around them."""
         frame.update(zip(plan.inputs, inputs, strict=False))
         for step in plan.steps:
-            self._run_step(plan, step, frame)
+            self.run_step(plan, step, frame)
             for value in step.release:
                 frame.pop(value, None)
         return [self._read(value, frame) for value in plan.outputs]
 
-    def _run_step(self, plan: Plan, step: Step, frame: Frame) -> None:
+    def run_step(self, plan: Plan, step: Step, frame: Frame) -> None:
+        """Compute one step of `plan` from and into `frame`."""
         inputs = [None if v is None else self._read(v, frame) for v in step.inputs]
         try:
             if step.function is not None:

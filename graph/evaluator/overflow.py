@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 
 from ..rounding import LARGEST
-from ..values import DataType, Narrow, Value, arithmetic
+from ..type_names import DataType
+from ..values import Narrow, Value, arithmetic
 
 Kind = Literal["range", "infinite", "nan", "saturated"]
 

@@ -4,7 +4,8 @@ import onnx_ir as ir
 import torch
 
 from ...core.errors import ArtefactError, UsageError
-from ..values import WIDE_FLOATS, DataType, Narrow, arithmetic, data_type_of, value_from_numpy
+from ..type_names import DataType
+from ..values import WIDE_FLOATS, Narrow, arithmetic, data_type_of, value_from_numpy
 
 
 class Weights:

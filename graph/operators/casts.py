@@ -3,16 +3,8 @@
 import torch
 
 from ..rounding import round_to
-from ..values import (
-    TORCH_TYPES,
-    DataType,
-    Narrow,
-    Value,
-    arithmetic,
-    as_bits,
-    data_type_of,
-    from_bits,
-)
+from ..type_names import DataType
+from ..values import TORCH_TYPES, Narrow, Value, arithmetic, as_bits, data_type_of, from_bits
 from .registry import Call, Tensor, math, raw
 
 

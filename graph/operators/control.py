@@ -3,7 +3,8 @@
 import onnx_ir as ir
 import torch
 
-from ..values import TORCH_TYPES, WIDE_FLOATS, DataType, Value
+from ..type_names import DataType
+from ..values import TORCH_TYPES, WIDE_FLOATS, Value
 from .registry import Call, Tensor, raw
 
 

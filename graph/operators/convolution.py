@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from ..values import DataType
+from ..type_names import DataType
 from .registry import Call, Tensor, math
 from .windows import padded, window_of, windows
 

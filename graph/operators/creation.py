@@ -5,7 +5,8 @@ import math as number
 import torch
 
 from ..rounding import round_to
-from ..values import DataType, Value, integers, value_from_numpy
+from ..type_names import DataType
+from ..values import Value, integers, value_from_numpy
 from .registry import Call, Tensor, math, raw
 
 _SEED = 0  # random operators without a seed: a repeated run gives the same numbers

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..values import DataType, positive_axes
+from ..type_names import DataType
+from ..values import positive_axes
 from .registry import Call, Tensor, math
 
 

@@ -5,7 +5,8 @@ q = saturate(round(x / scale) + zero_point)          y = (q - zero_point) * scal
 
 import torch
 
-from ..values import NARROW_TYPES, TORCH_TYPES, DataType, Narrow, arithmetic
+from ..type_names import DataType
+from ..values import NARROW_TYPES, TORCH_TYPES, Narrow, arithmetic
 from .registry import Call, Tensor, math, raw
 
 _RANGES = {

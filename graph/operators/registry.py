@@ -21,7 +21,8 @@ import onnx_ir as ir
 import torch
 
 from ..rounding import round_to
-from ..values import WIDE_FLOATS, DataType, Value, arithmetic
+from ..type_names import DataType
+from ..values import WIDE_FLOATS, Value, arithmetic
 
 Tensor = torch.Tensor
 Kernel = Callable[..., Any]

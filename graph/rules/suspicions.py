@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ..values import DataType, type_name
+from ..type_names import DataType, type_name
 from .rule import Fault, Rule, bodies, domain_of, node_label
 
 _HALF = (DataType.FLOAT16, DataType.BFLOAT16)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ...core.errors import UsageError
 from ..dtype_rules import Operation, Types, output_types
-from ..values import DataType, type_name
+from ..type_names import DataType, type_name
 from .rule import Fault, Rule, domain_of, node_label
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ..values import type_name
+from ..type_names import type_name
 from .rule import Fault, Rule, bodies, node_label
 
 

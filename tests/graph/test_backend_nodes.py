@@ -14,7 +14,8 @@ from onnx.backend.test.case.test_case import TestCase as Case
 
 from blockforge.core.errors import UsageError
 from blockforge.graph.evaluator import TypedEvaluator
-from blockforge.graph.values import DataType, Narrow, Value, data_type_of, value_from_numpy
+from blockforge.graph.type_names import DataType
+from blockforge.graph.values import Narrow, Value, data_type_of, value_from_numpy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning:onnx"

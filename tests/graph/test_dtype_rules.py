@@ -7,7 +7,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 from blockforge.core.errors import UsageError
 from blockforge.graph.dtype_rules import Operation, first_version, output_types
-from blockforge.graph.values import DataType
+from blockforge.graph.type_names import DataType
 
 
 def operation(name, version=24, outputs=1, **attributes) -> Operation:

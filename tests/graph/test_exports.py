@@ -17,7 +17,8 @@ import torch
 import transformers
 
 from blockforge.graph.evaluator import TypedEvaluator
-from blockforge.graph.values import TORCH_TYPES, DataType
+from blockforge.graph.type_names import DataType
+from blockforge.graph.values import TORCH_TYPES
 
 CORPUS = Path(os.environ.get("BLOCKFORGE_CORPUS", ""))
 # Largest error over the largest output: fp32 graphs of this size lose some 1e-6; halves lose a few of their ulps per

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from blockforge.graph.rounding import LARGEST, integer_from_float, round_to
-from blockforge.graph.values import TORCH_TYPES, DataType, Narrow, as_bits, value_from_numpy
+from blockforge.graph.type_names import DataType
+from blockforge.graph.values import TORCH_TYPES, Narrow, as_bits, value_from_numpy
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # NaN patterns
 

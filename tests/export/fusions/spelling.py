@@ -112,7 +112,21 @@ def mean(s: Speller, x: str, rank: int = 3, squares: bool = False, spoiled: bool
     if spoiled and s.spoil == "other axis":
         axis = rank - 2
     scale = WIDTH * (2 if spoiled and s.spoil == "wrong count" else 1)
-    form = s.pick("mean", "sum", "squeezed", *(("square sum",) if squares else ()))
+    more = ("square sum", "einsum", "matrix", "variance") if squares else ()
+    form = s.pick("mean", "sum", "squeezed", *more)
+    if form in ("einsum", "matrix", "variance") and s.spoil:
+        form = "mean"
+    if form == "einsum":
+        dot = s.op("Einsum", x, x, equation=s.pick("...d,...d->...", "bsd,bsd->bs"))
+        return s.times(s.op("Unsqueeze", dot, s.ints(-1)), 1 / WIDTH)
+    if form == "matrix":
+        return s.op(
+            "MatMul", square(s, x), s.constant(np.full((WIDTH, s.pick(1, WIDTH)), 1 / WIDTH))
+        )
+    if form == "variance":
+        first = mean(s, x, rank)
+        second = mean(s, square(s, s.op("Sub", x, mean(s, x, rank))), rank)
+        return s.either("Add", second, square(s, first))
     if form == "square sum" and s.spoil != "cube":
         return s.times(s.reduce("ReduceSumSquare", x, axis), 1 / scale)
     if squares:

@@ -5,6 +5,7 @@ import onnx
 from hypothesis import strategies as st
 
 from .spelling import Speller
+from .spelling_assign import assign
 
 HEADS, SIZE = 4, 8
 
@@ -52,7 +53,7 @@ def rope(s: Speller) -> onnx.ModelProto:
     y = (
         _whole(s, turned, a, b, cos, sin)
         if not interleaved and s.draw(st.booleans())
-        else _by_halves(s, a, b, cos, sin, half, interleaved)
+        else _by_halves(s, turned, a, b, cos, sin, half, interleaved)
     )
     if rest:
         y = s.op("Concat", y, rest, axis=-1)
@@ -72,12 +73,21 @@ def _whole(s: Speller, x: str, a: str, b: str, cos: str, sin: str) -> str:
     return s.either("Add", s.either("Mul", x, wide[0]), s.either("Mul", turned, wide[1]))
 
 
-def _by_halves(s: Speller, a: str, b: str, cos: str, sin: str, half: int, interleaved: bool) -> str:
+def _by_halves(
+    s: Speller, x: str, a: str, b: str, cos: str, sin: str, half: int, interleaved: bool
+) -> str:
     other = s.op("Cos", cos) if s.spoil == "halves differ" else cos
     first = s.op(
         "Add" if s.spoil == "sign" else "Sub", s.either("Mul", a, cos), s.either("Mul", b, sin)
     )
     second = s.either("Add", s.either("Mul", b, other), s.either("Mul", a, sin))
+    if s.draw(st.booleans()):
+        base = s.op("Expand", s.constant(0.0), s.op("Shape", x))
+        whole = range(2 * half)
+        places = (whole[::2], whole[1::2]) if interleaved else (whole[:half], whole[half:])
+        for value, lanes in zip((first, second), places, strict=True):
+            base = assign(s, base, value, lanes)
+        return base
     if not interleaved:
         return s.op("Concat", first, second, axis=s.pick(-1, 3))
     parts = [s.op("Unsqueeze", v, s.ints(s.pick(-1, 4))) for v in (first, second)]
@@ -113,27 +123,47 @@ def attention(s: Speller) -> onnx.ModelProto:
         shifted = s.op("Sub", scores, s.reduce("ReduceMax", scores, 3))
         weights = s.op("Softmax", shifted, axis=-1)
     else:
-        weights = s.op("Softmax", scores, axis=s.pick(-1, 3))
+        weights = _softmax(s, scores)
     if s.spoil == "no softmax":
         weights = scores
     extra = [(weights, ("b", HEADS, "s", "t"))] if s.spoil == "escape" else []
     if s.spoil == "weights changed":
         weights = s.op("Mul", weights, weights)
-    y = (
-        s.op("Einsum", weights, v, equation="bhst,bhtd->bhsd")
-        if s.draw(st.booleans())
-        else s.op("MatMul", weights, v)
-    )
+    form = s.pick("matmul", "einsum", "ellipsis", "values first")
+    if form == "matmul":
+        y = s.op("MatMul", weights, v)
+    elif form == "values first":
+        y = s.op("Einsum", v, weights, equation="bhtd,bhst->bhsd")
+    else:
+        equation = "bhst,bhtd->bhsd" if form == "einsum" else "...st,...td->...sd"
+        y = s.op("Einsum", weights, v, equation=equation)
     return s.model((y, ("b", HEADS, "s", SIZE)), *extra)
 
 
 def _products(s: Speller, q: str, k: str) -> str:
-    form = s.pick("transpose", "einsum", "einsum letters")
+    form = s.pick("transpose", "transposed", "keys first", "einsum")
     if form == "transpose":
         return s.op("MatMul", q, s.op("Transpose", k, perm=[0, 1, 3, 2]))
-    return s.op(
-        "Einsum", q, k, equation="bhsd,bhtd->bhst" if form == "einsum" else "abic,abjc->abij"
-    )
+    if form == "transposed":
+        product = s.op("MatMul", k, s.op("Transpose", q, perm=[0, 1, 3, 2]))
+        return s.op("Transpose", product, perm=[0, 1, 3, 2])
+    if form == "keys first":
+        return s.op("Einsum", k, q, equation="bhtd,bhsd->bhst")
+    equation = s.pick("bhsd,bhtd->bhst", "abic,abjc->abij", "...sd,...td->...st")
+    return s.op("Einsum", q, k, equation=equation)
+
+
+def _softmax(s: Speller, scores: str) -> str:
+    """As one operator or in exponentials, over the last axis."""
+    form = s.pick("softmax", "exponentials", "logarithm", "log of the sum")
+    if form == "exponentials":
+        power = s.op("Exp", s.op("Sub", scores, s.reduce("ReduceMax", scores, 3)))
+        return s.op("Div", power, s.reduce("ReduceSum", power, 3))
+    if form == "logarithm":
+        return s.op("Exp", s.op("LogSoftmax", scores, axis=s.pick(-1, 3)))
+    if form == "log of the sum":
+        return s.op("Exp", s.op("Sub", scores, s.reduce("ReduceLogSumExp", scores, 3)))
+    return s.op("Softmax", scores, axis=s.pick(-1, 3))
 
 
 def _repeat(s: Speller, value: str, heads: int, groups: int) -> str:

@@ -137,3 +137,107 @@ def test_only_a_tensor_minus_its_own_mean_is_centred(mean_of, axis, expected):
     after, _ = fused(model)
     assert operators(after) == expected
     assert largest_difference(model, after) < 1e-7
+
+
+VARIANCE = """norm (float[b, s, 8] x, float[b, s, 8] z) => (float[b, s, 8] y)
+<int64[1] last = {{-1}}, float eps = {{0.00001}}, float ratio = {{{ratio}}}> {{
+    mean = ReduceMean(x, last)
+    centred = Sub(x, mean)
+    square = Mul(centred, centred)
+    sum = ReduceSum(square, last)
+    variance = Mul(sum, ratio)
+    other = ReduceMean({mean_of}, last)
+    added = {added}
+    whole = Add(variance, added)
+    shifted = Add(whole, eps)
+    root = Sqrt(shifted)
+    y = Div(x, root)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({}, 1),
+        ({"mean_of": "z"}, 0),
+        ({"added": "Identity(other)"}, 0),
+        ({"ratio": "0.142857142857"}, 0),  # over n - 1
+    ],
+    ids=["its own mean, squared", "the mean of another", "not squared", "an unbiased variance"],
+)
+def test_variance_plus_squared_mean_is_a_mean_of_squares(change, count):
+    parts = {"mean_of": "x", "added": "Mul(other, other)", "ratio": "0.125", **change}
+    model = graph(VARIANCE.format(**parts))
+    after, report = fused(model)
+    assert report.counts["rms"] == count
+    assert ("RMSNormalization" in operators(after)) == bool(count)
+    assert largest_difference(model, after) < 1e-6
+
+
+ASSIGNED = """rope (float[b, 2, s, 4] x, float[b, s] p) => (float[b, 2, s, 4] y)
+<float nothing = {{0}}, int64[2] at = {{1, 3}}, float[2] f = {{1, 0.5}}, int64[2, 1] one = {{0, 1}}, int64[2, 1] two = {{{places}}}> {{
+    positions = Unsqueeze(p, at)
+    angle = Mul(positions, f)
+    c = Cos(angle)
+    s_ = Sin(angle)
+    a, b_ = Split <axis = -1, num_outputs = 2> (x)
+    ac = Mul(a, c)
+    bs = Mul(b_, s_)
+    first = Sub(ac, bs)
+    as_ = Mul(a, s_)
+    bc = Mul(b_, c)
+    second = Add(as_, bc)
+    like = Shape(x)
+    base = Expand(nothing, like)
+    base_t = Transpose <perm = [3, 1, 2, 0]> (base)
+    first_t = Transpose <perm = [3, 1, 2, 0]> (first)
+    half_t = ScatterND(base_t, one, first_t)
+    half = Transpose <perm = [3, 1, 2, 0]> (half_t)
+    again_t = Transpose <perm = [3, 1, 2, 0]> (half)
+    second_t = Transpose <perm = [3, 1, 2, 0]> (second)
+    whole_t = ScatterND(again_t, two, second_t)
+    y = Transpose <perm = [3, 1, 2, 0]> (whole_t)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("places", "count"),
+    [("2, 3", 1), ("1, 2", 0), ("3, 2", 0)],
+    ids=["the other half", "over the first half", "backwards"],
+)
+def test_a_rotation_may_be_assigned_by_halves(places, count):
+    model = graph(ASSIGNED.format(places=places))
+    after, report = fused(model)
+    assert report.counts["rope"] == count
+    assert largest_difference(model, after) < 1e-6
+
+
+WIDE_TABLES = """rope (float[b, 4, s, 8] x, float[b, s] p) => (float[b, 4, s, 8] y)
+<int64[2] at = {1, 3}, float[4] f = {1, 0.5, 0.25, 0.125}, int64[1] last = {-1}, int64[1] axis = {4},
+ int64[5] pairs = {0, 4, -1, 4, 2}, int64[4] flat = {0, 4, -1, 8}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+    positions = Unsqueeze(p, at)
+    angle = Mul(positions, f)
+    c = Cos(angle)
+    s_ = Sin(angle)
+    c_narrow = Unsqueeze(c, last)
+    s_narrow = Unsqueeze(s_, last)
+    c_wide = Concat <axis = -1> (c_narrow, c_narrow)
+    s_wide = Concat <axis = -1> (s_narrow, s_narrow)
+    view = Reshape(x, pairs)
+    a = Slice(view, zero, one, axis)
+    b_ = Slice(view, one, two, axis)
+    minus = Neg(b_)
+    quarter = Concat <axis = -1> (minus, a)
+    straight = Mul(view, c_wide)
+    across = Mul(quarter, s_wide)
+    turned = Add(straight, across)
+    y = Reshape(turned, flat)
+}"""
+
+
+def test_tables_of_pairs_are_laid_out_in_one_axis():
+    model = graph(WIDE_TABLES)
+    after, report = fused(model)
+    assert report.counts["rope"] == 1
+    assert "RotaryEmbedding" in operators(after)
+    assert largest_difference(model, after) < 1e-6

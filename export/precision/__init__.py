@@ -1,0 +1,20 @@
+"""An FP32 graph -> the same graph typed in FP16 or BF16, right by construction.
+
+prepare -> ranges -> exact repair by powers of two -> islands -> types and casts
+"""
+
+from .edges import cast_edges
+from .options import PrecisionOptions
+from .ranges import measure_ranges
+from .report import PrecisionReport
+from .typed import repair_model, typed_file, typed_model
+
+__all__ = [
+    "PrecisionOptions",
+    "PrecisionReport",
+    "cast_edges",
+    "measure_ranges",
+    "repair_model",
+    "typed_file",
+    "typed_model",
+]

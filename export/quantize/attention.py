@@ -1,0 +1,22 @@
+"""The operands of attention's products: what option `attention` quantises besides the linears."""
+
+import onnx_ir as ir
+
+
+def attention_inputs(model: ir.Model) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
+    """The operands of attention's products, with who reads them: Attention's q, k, v; both sides of a product."""
+    found: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    for node in model.graph:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in ("Attention", "MatMul"):
+            continue
+        count = 3 if node.op_type == "Attention" else 2
+        operands = node.inputs[:count]
+        if any(v is None or v.const_value is not None or v.producer() is None for v in operands):
+            continue
+        made = [v.producer() for v in operands if v is not None]
+        if any(n is not None and n.op_type == "DequantizeLinear" for n in made):
+            continue
+        for index, value in enumerate(operands):
+            assert value is not None
+            found.setdefault(value, []).append((node, index))
+    return found
