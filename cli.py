@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import console, tables
+from . import cli_engines, cli_polygraphy, cli_precision, cli_proof, console, tables
 from .cli_tools import COMMANDS, JsonOption
 from .core.errors import BlockforgeError, ExitCode, UsageError
 
@@ -144,7 +144,12 @@ def inspect(
 def run(
     bundle: BundleArgument,
     inputs: Annotated[
-        Path, typer.Option("--inputs", metavar="FILE", help="Input tensors: .npz or .safetensors.")
+        Path,
+        typer.Option(
+            "--inputs",
+            metavar="FILE",
+            help="Input tensors: .npz, .safetensors, Polygraphy's .json, a folder, a data_loader.py.",
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the outputs there.")
@@ -153,12 +158,17 @@ def run(
     target: Annotated[
         str, typer.Option("-t", "--target", help="Where to run.")
     ] = "onnxruntime:cpu",
+    allow_script: Annotated[
+        bool, typer.Option("--allow-script", help="Run the data-loader script given as inputs.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one graph of a bundle on inputs from a file."""
+    """Run one graph of a bundle on inputs from a file, one set of tensors after another."""
     from .inference import run_file
 
-    rows = run_file(bundle, inputs, output, precision=precision, target=target)
+    rows = run_file(
+        bundle, inputs, output, precision=precision, target=target, allow_script=allow_script
+    )
 
     def render() -> Any:
         made = console.table("outputs", "name", "dtype", "shape", ">min", ">mean", ">max")
@@ -170,7 +180,8 @@ def run(
     console.emit(rows, render, as_json)
 
 
-for command in COMMANDS:
+ROOMS = (cli_precision, cli_engines, cli_proof, cli_polygraphy)
+for command in (*COMMANDS, *(command for room in ROOMS for command in room.COMMANDS)):
     app.command()(command)
 
 

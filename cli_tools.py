@@ -23,13 +23,16 @@ def fuse(
         list[str] | None, typer.Option(help="Leave this pattern, or the node of this name, alone.")
     ] = None,
     explain: Annotated[bool, typer.Option(help="Say why each near match was left alone.")] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Compare source and result in float64 at two shapes.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Recognise norms, gates, rotary embeddings and attention in an ONNX graph; one node for each."""
     from .export.fusions import FuseOptions, fuse_file
 
     options = FuseOptions(ops=ops, only=frozenset(only or ()), keep=frozenset(keep or ()))
-    report = fuse_file(model, output, options)
+    report = fuse_file(model, output, options, verify=verify)
     console.emit(report.to_json(), lambda: tables.fusion_table(report, explain), as_json)
 
 

@@ -16,12 +16,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .core.errors import UsageError
+from .core.records import DTypeName, PrecisionName
 from .validate.limits import Limits
 
-Plain = Literal["fp32", "fp16", "bf16"]
-Quantized = Literal["fp8", "fp8-weights", "int8-weights", "int4-weights", "mxfp8", "nvfp4"]
-Precision = Plain | Quantized
-QUANTIZED: tuple[str, ...] = get_args(Quantized)
+QUANTIZED = tuple(p for p in get_args(PrecisionName) if p not in get_args(DTypeName))
 
 
 class _Section(BaseModel):
@@ -56,7 +54,7 @@ class ModelSection(_Section):
 class ExportSection(_Section):
     """precisions: one graph each. io: element type of floating inputs and outputs ("graph": as inside)."""
 
-    precisions: Annotated[tuple[Precision, ...], Field(min_length=1)] = ("fp32", "fp16")
+    precisions: Annotated[tuple[PrecisionName, ...], Field(min_length=1)] = ("fp32", "fp16")
     io: Literal["graph", "fp32", "fp16"] = "graph"
 
     @model_validator(mode="after")
@@ -79,26 +77,46 @@ class CalibrationSection(_Section):
     seed: int = 0
 
 
+class SearchSection(_Section):
+    """Let linears stay in the base type until the quantised graph keeps within a budget.
+
+    max_kl_divergence: of next tokens, in nats; max_error: relative error of the outputs (one of the two). order: keep
+    what gains most for the time it costs, or what gains most. gpu: whose roofline says what time is. tokens: of
+    the calibration text, after those that scales are taken from.
+    """
+
+    max_kl_divergence: Annotated[float, Field(gt=0)] | None = None
+    max_error: Annotated[float, Field(gt=0)] | None = None
+    order: Literal["cheapest", "fewest"] = "cheapest"
+    gpu: str = "l4"
+    tokens: Annotated[int, Field(ge=2)] = 256
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if (self.max_kl_divergence is None) == (self.max_error is None):
+            raise ValueError("give either max_kl_divergence or max_error")
+        return self
+
+
 class QuantizeSection(_Section):
     """How the precisions below 16 bits are made.
 
     base: the type of everything that is not quantised. observer: how an activation's range is taken from
     the calibration run. rounding: of weights, to the nearest number or with error compensation (GPTQ).
-    attention, kv_cache, head: quantise the attention's products, the cache and the last linear too.
+    attention, head: quantise the attention's products and the last linear too.
     keep: linears to leave in `base`, by name or pattern (`layers.*.mlp.down_proj`); only: quantise no others.
-    pack: join linears that read one input. smooth: move outliers into the weights (integer formats).
+    pack: join linears that read one input. search: what must hold, by leaving more linears in `base`.
     """
 
     base: Literal["fp16", "bf16"] = "fp16"
     observer: Literal["amax", "percentile", "mse"] = "mse"
     rounding: Literal["nearest", "gptq"] = "gptq"
     attention: bool = False
-    kv_cache: bool = False
     head: bool = False
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     pack: bool = True
-    smooth: bool = False
+    search: SearchSection | None = None
 
 
 class ShapesSection(_Section):
@@ -138,7 +156,7 @@ class ValidateSection(_Section):
     tokens: Annotated[int, Field(ge=2)] = 512
     text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
     limits: Limits | None = None
-    limits_for: dict[Precision, Limits] = Field(default_factory=dict)
+    limits_for: dict[PrecisionName, Limits] = Field(default_factory=dict)
 
     def limits_of(self, precision: str) -> Limits | None:
         """The limits that a precision is judged by, None where the recipe sets none."""

@@ -7,12 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .calibration import read_text
 from .core.dtypes import dtype_from_name
-from .core.errors import UsageError
-from .core.manifest import Manifest, RangeRecord, VariantRecord
+from .core.manifest import Manifest
 from .core.progress import Progress
 from .core.shapes import Profile, ShapeRange
 from .recipe import Recipe
+from .variants import make_variants
 
 if TYPE_CHECKING:
     from .engines.target import Target
@@ -39,43 +40,14 @@ class Job:
 
 def export_stage(job: Job, folder: Path, progress: Progress) -> Manifest:
     """Write one graph for each precision of the recipe; the manifest that describes them."""
-    from .export.export import export_variant
-
-    variants = []
-    for name in job.recipe.export.precisions:
-        precision = dtype_from_name(name)
-        io = precision if job.recipe.export.io == "graph" else dtype_from_name(job.recipe.export.io)
-        exported = export_variant(
-            job.checkpoint,
-            layer=job.recipe.layer,
-            precision=precision,
-            io=io,
-            folder=folder / name,
-            progress=progress,
-        )
-        variants.append(
-            VariantRecord(
-                precision=name,
-                model=exported.path.relative_to(folder).as_posix(),
-                opset=exported.opset,
-                inputs=exported.summary.inputs,
-                outputs=exported.summary.outputs,
-                profile={
-                    key: RangeRecord(min=r.min, opt=r.opt, max=r.max)
-                    for key, r in job.profile.items()
-                },
-                operators=exported.summary.operators,
-                dtypes=exported.summary.dtypes,
-                num_blocks=1 if job.recipe.layer is not None else job.checkpoint.config.num_layers,
-            )
-        )
+    variants = make_variants(job.recipe, job.checkpoint, job.profile, folder, progress)
     return Manifest(
         name=job.recipe.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         recipe=job.recipe.model_dump(mode="json", by_alias=True, exclude_none=True),
         tools=_tool_versions(),
         machine={"system": platform.platform(terse=True), "python": platform.python_version()},
-        variants=tuple(variants),
+        variants=variants,
     )
 
 
@@ -126,32 +98,26 @@ def validate_stage(
         layer=job.recipe.layer,
         profile=job.profile,
         plan=InputPlan(seed=settings.seed, text_tokens=settings.tokens, window=settings.tokens),
-        text=_text(settings.text),
+        text=read_text(settings.text),
         progress=progress,
     )
     variants = []
     for record in manifest.variants:
         variant = Variant(
-            precision=dtype_from_name(record.precision),
+            precision=dtype_from_name(record.computes),
             model=source / record.model,
             inputs=record.inputs,
             outputs=record.outputs,
+            name=record.precision,
         )
-        unlike = unlike_weights(job.checkpoint, variant.model, progress)
-        verdicts = judge_variant(truth, variant, settings.limits, progress)
+        exponents = record.typing.exponents if record.typing else {}
+        unlike = unlike_weights(job.checkpoint, variant.model, progress, exponents=exponents)
+        limits = job.recipe.limits_of(record.precision)
+        verdicts = judge_variant(truth, variant, limits, progress)
         judged = tuple(gate_weights(verdict, unlike) for verdict in verdicts)
         variants.append(record.model_copy(update={"verdicts": judged}))
     write_golden(folder / GOLDEN, truth)
     return manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
-
-
-def _text(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"text {path}", found=str(error), fix="Name a UTF-8 text file") from None
 
 
 def report_stage(manifest: Manifest, folder: Path) -> Manifest:

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from .export.fusions import FusionReport
     from .model.cost import Cost, CostReport, SubLayer
     from .plugins.listing import Listing
+    from .quantization import Outcome
 
 OVER_FLOOR = ": error over floor"  # how validate names the gate that pools all cases of an output
 # Columns that a narrow terminal can do without, the first to go first.
-OPTIONAL = ("judged by", "types", ">build", ">perplexity", ">tokens", ">per block")
+OPTIONAL = ("judged by", "types", ">build", ">KL", ">perplexity", ">tokens", ">per block")
 
 
 def manifest_table(manifest: "Manifest", width: int | None = None) -> "Table":
@@ -58,6 +59,7 @@ def _engine_row(variant: "VariantRecord", engine: "EngineRecord | None") -> dict
         "types": types or "-",
         ">error / floor": _or_dash(max(ratios, default=None), ".2f"),
         ">perplexity": _or_dash(verdict and verdict.perplexity, ".3f"),
+        ">KL": _or_dash(verdict and verdict.kl_divergence, ".2g"),
         ">tokens": _or_dash(verdict and verdict.token_agreement, ".1%"),
         "judged by": verdict.runner if verdict else "-",
         "!verdict": "[green]pass[/]" if passed else "[bold red]FAIL[/]" if verdict else "-",
@@ -157,3 +159,54 @@ def fusion_table(report: "FusionReport", explain: bool) -> "Group":
         f"{report.opset_before} -> {report.opset_after}",
     )
     return Group(made, Text(report.explain())) if explain else Group(made)
+
+
+def quantization_tables(outcome: "Outcome") -> "Group":
+    """What typing and quantising a graph did: a row each, and below it whatever stayed wide, with its reason."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = []
+    typing, quantization = outcome.typing, outcome.quantization
+    if typing is not None:
+        made = table(
+            f"typed in {typing.precision}" + (" before: copied" if typing.already else ""),
+            *(">nodes", f">in {typing.precision}", ">casts", ">weights scaled"),
+            *(">stay wide by range", ">range unknown"),
+        )
+        counts = (
+            *(typing.nodes, typing.low_nodes, typing.casts, len(typing.scaled)),
+            *(len(typing.islands), len(typing.unproved)),
+        )
+        made.add_row(*map(str, counts))
+        parts.append(made)
+        parts += [Text(f"wide: {i.node} ({i.operator}): {i.reason}") for i in typing.islands]
+        if typing.unproved:
+            some = ", ".join(typing.unproved[:4])
+            more = f" and {len(typing.unproved) - 4} more" if len(typing.unproved) > 4 else ""
+            parts.append(Text(f"no range is known of {some}{more}: give --calibration"))
+    if quantization is not None:
+        made = table(
+            f"quantised to {quantization.format}" + (" before: copied" * quantization.already),
+            *(">linears", ">quantised", ">of their arithmetic", ">packed", ">weights"),
+        )
+        made.add_row(
+            str(len(quantization.linears)),
+            str(len(quantization.quantized)),
+            f"{quantization.share_of_flops:.1%}",
+            str(quantization.packed),
+            f"{human_bytes(quantization.bytes_before)} -> {human_bytes(quantization.bytes_after)}",
+        )
+        parts.append(made)
+        parts += [Text(f"{r.name}: {r.reason}") for r in quantization.linears if r.reason]
+        parts += [Text(note) for note in quantization.notes]
+    if outcome.search is not None:
+        search = outcome.search
+        parts.append(
+            Text(
+                f"{search.budget.measure} {search.all_quantized:.4g} with every linear quantised, "
+                f"{search.reached:.4g} with {len(search.kept)} kept high (budget {search.budget.limit:g}):"
+            )
+        )
+        parts += [Text(line) for line in search.lines("high")]
+    return Group(*parts)

@@ -8,6 +8,8 @@ other numbers (ONNX Runtime at two shapes, and float64 with large values); crash
 """
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import statistics
 import time
@@ -127,6 +129,17 @@ def table(scores: dict[str, Score]) -> str:
     return "\n".join(lines)
 
 
+def versions() -> dict[str, str]:
+    """What is installed of the packages that take part."""
+    packages = ("onnx", "onnx-ir", "onnxruntime", "onnxscript", "onnxslim", "onnxsim")
+    with_gpu = importlib.metadata.packages_distributions().get("onnxruntime", ["onnxruntime"])[0]
+    found = {}
+    for package in (with_gpu if p == "onnxruntime" else p for p in packages):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; 1 when ours misses an instance, spoils a graph or crashes."""
     parser = argparse.ArgumentParser(
@@ -142,9 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
     absent = {t: why for t in tools if (why := missing(t))}
     scores = measure(options.corpus, [t for t in tools if t not in absent], options.match)
     if options.json:
-        print(
-            json.dumps({**{t: s.to_json() for t, s in scores.items()}, "absent": absent}, indent=1)
-        )
+        found = {tool: score.to_json() for tool, score in scores.items()}
+        print(json.dumps({**found, "absent": absent, "versions": versions()}, indent=1))
     else:
         print(table(scores))
         for tool, why in absent.items():

@@ -4,7 +4,6 @@ import contextlib
 import io
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import torch
 
-from blockforge.export.algebra.facts import Facts
-from blockforge.export.fusions import PATTERNS, fuse
-from blockforge.export.fusions.existing import existing
+from blockforge.export.fusions import existing, fuse
 from blockforge.graph.evaluator import TypedEvaluator
 
 # Largest error of an output over its largest element. fp32: ORT's kernels sum in another order than the graph's
@@ -37,19 +34,16 @@ class Result:
 
 
 def count(model: onnx.ModelProto) -> dict[str, int]:
-    """Fused operators per pattern in a model; an activation inside a gate counts as one of its own."""
-    found: Counter[str] = Counter()
-    for graph in ir.from_proto(model).graphs():
-        found.update(pattern for pattern, _ in existing(Facts(graph)))
-    found["act"] += found["glu"]
-    return {p: found[p] for p in PATTERNS}
+    """Fused operators per pattern in a model."""
+    return existing.count(ir.from_proto(model))
 
 
 def ours(path: Path) -> Result:
     """blockforge.export.fusions.fuse."""
     model = ir.load(path)
-    report = fuse(model)
-    return Result(ir.to_proto(model), dict(report.counts))
+    fuse(model)
+    proto = ir.to_proto(model)
+    return Result(proto, count(proto))
 
 
 def ort_transformers(path: Path) -> Result:

@@ -24,6 +24,7 @@ from .layers_file import LayersFile, save_layers
 from .legalize import legalize
 from .listing import kernels_from_listing
 from .plugin_nodes import PluginSetting, choose_plugins, mark_plugins
+from .preflight import refuse
 from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
@@ -107,6 +108,7 @@ def _compile_tensorrt(
     request: CompileRequest, model: ir.Model, choices: tuple[Choice, ...], progress: Progress
 ) -> EngineRecord:
     legal, legalized = legalize(mark_plugins(model, choices), request.target)
+    refuse(legal, request.target, request.asked)
     with staging(request.folder / ENGINES, request.target.slug) as stage:
         graph, listing = stage / "graph.onnx", stage / "listing.txt"
         graph.write_bytes(ir.to_proto(legal).SerializeToString())

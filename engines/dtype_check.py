@@ -49,7 +49,7 @@ def check_dtypes(
     for node, declared in _products(model):
         expected = precision.value if precision else declared
         name = node.name or ""
-        covering = [k for k in computing if _covers(k.nodes, name)]
+        covering = [k for k in computing if covers(k.nodes, name)]
         if not covering:
             offences.append(Offence(name, expected, "", None))
             continue
@@ -67,7 +67,8 @@ def _products(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
                 yield node, declared
 
 
-def _covers(nodes: Iterable[str], name: str) -> bool:
+def covers(nodes: Iterable[str], name: str) -> bool:
+    """Whether a kernel of `nodes` computes the graph's node `name`, or what legalisation made of it."""
     return any(node == name or node.startswith(f"{name}/") for node in nodes)
 
 

@@ -26,13 +26,15 @@ from ..model.build import build_module, signature
 from ..model.checkpoints.protocol import Checkpoint
 from ..model.signature import draw_whole_numbers
 from .axes import Axis, Input, Sizes, named_axes, verify_sizes
-from .capture import OPSET, capture
+from .capture import capture
 from .driver import Done, run_passes
 from .finish import attach_bodies, finish
 from .fold import fold_constants, fold_shapes, lift_constants
+from .fusions.lend import fuse_captured
+from .fusions.report import FuseOptions, FusionReport
 from .layout import fold_weight_transposes
 from .naming import name_after_modules
-from .precision import cast_edges
+from .precision.edges import cast_edges
 from .verify import Module, Verified, verify
 from .weights import Read, mapped_weights, read_from_module, stream_weights
 
@@ -44,13 +46,17 @@ _LONGEST = 512
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A verified file: where it is, what it holds, what the passes did and at which sizes it was checked."""
+    """A verified file: where it is, what it holds, what the passes did and at which sizes it was checked.
+
+    fusions: what fusing recognised, fused and left alone, None where it was not asked for.
+    """
 
     path: Path
     opset: int
     summary: Summary
     passes: tuple[Done, ...]
     verified: Verified
+    fusions: FusionReport | None = None
 
 
 def export_variant(
@@ -101,12 +107,14 @@ def export_module(
     path: Path,
     *,
     io: DType | None = None,
+    fuse: FuseOptions | None = None,
     progress: Progress = silent,
 ) -> Exported:
     """Write any module with numbers in it as `path` and `<path>.data`, verified over its dynamic axes.
 
     inputs: name, example and dynamic axes of each argument of module.forward, in order; outputs: names for
     the tensors it returns. io: type of float inputs and outputs, None to leave them as the module has them.
+    fuse: how to write norms, gates, rotary embeddings and attention as one operator each, None to leave them spelled out.
     Raises UsageError naming input, axis and reason when an axis is not as dynamic as declared, ArtefactError
     naming parameters that are NaN or infinite. Nothing is left then.
     """
@@ -117,9 +125,8 @@ def export_module(
             fix="Call module.eval() first",
         )
     sizes = verify_sizes(tuple(named_axes(inputs).values()))
-    return _export(
-        _Job(module, tuple(inputs), tuple(outputs), io, tuple(sizes)), None, path, progress
-    )
+    job = _Job(module, tuple(inputs), tuple(outputs), io, tuple(sizes), fuse)
+    return _export(job, None, path, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,7 @@ class _Job:
     outputs: tuple[str, ...]
     io: DType | None
     sizes: tuple[Sizes, ...]
+    fuse: FuseOptions | None = None
 
 
 def _export(job: _Job, read: Read | None, path: Path, progress: Progress) -> Exported:
@@ -136,6 +144,7 @@ def _export(job: _Job, read: Read | None, path: Path, progress: Progress) -> Exp
     captured = capture(job.module, job.inputs, job.outputs)
     model = captured.model
     casts = () if job.io is None else (cast_edges(job.io),)
+    fusing, fusions = fuse_captured(captured.tensors, job.fuse) if job.fuse else (None, [])
     done: tuple[Done, ...] = (attach_bodies(model),)  # no graph is complete before
     done += run_passes(
         model,
@@ -147,6 +156,7 @@ def _export(job: _Job, read: Read | None, path: Path, progress: Progress) -> Exp
             *casts,
             name_after_modules,
             finish,
+            *([fusing] if fusing else []),
         ),
     )
     with _staging(path) as staged:
@@ -158,7 +168,8 @@ def _export(job: _Job, read: Read | None, path: Path, progress: Progress) -> Exp
         reference = job.module if read is None else _over_file(job.module, model)
         verified = verify(staged, reference, _as_seen_outside(job), job.sizes)
         summary = summarise(model)
-    return Exported(path, OPSET, summary, done, verified)
+    opset = model.opset_imports[""]
+    return Exported(path, opset, summary, done, verified, fusions[0] if fusions else None)
 
 
 def _over_file(module: nn.Module, model: ir.Model) -> Module:

@@ -4,6 +4,7 @@ Seeded normal numbers have no massive activations; a trained model's first token
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ class _Reached(Exception):  # noqa: N818 no error: the block is reached, and the
         self.hidden_BSD = hidden_BSD
 
 
-def block_inputs(checkpoint: Checkpoint, layer: int, ids_BS: torch.Tensor) -> torch.Tensor | None:
-    """The float32 hidden states [B, S, D] that reach block `layer` when the decoder reads the token ids [B, S].
+def block_inputs(
+    checkpoint: Checkpoint, layer: int, texts: Sequence[torch.Tensor]
+) -> list[torch.Tensor] | None:
+    """The float32 hidden states [B, S, D] that reach block `layer` when the decoder reads each of `texts` [B, S].
 
     None for a model whose block or decoder takes more than one input, and for one of more than
     MOST_PARAMETERS parameters. Raises what load_module raises.
@@ -38,9 +41,13 @@ def block_inputs(checkpoint: Checkpoint, layer: int, ids_BS: torch.Tensor) -> to
         raise _Reached(inputs[0])
 
     module.get_submodule(f"layers.{layer}").register_forward_pre_hook(stop)
+    return [_reach(module, ids_BS) for ids_BS in texts]
+
+
+def _reach(module: torch.nn.Module, ids_BS: torch.Tensor) -> torch.Tensor:
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             module(ids_BS)
     except _Reached as reached:
         return reached.hidden_BSD.clone()
-    raise AssertionError(f"layers.{layer} was not called")  # pragma: no cover
+    raise AssertionError("the block was not called")  # pragma: no cover

@@ -27,17 +27,6 @@ max_error_over_floor = 2.0
 """
 
 
-def blockforge(*arguments, cwd=None):
-    """Run the real process: exit codes and both streams are part of the promise."""
-    return subprocess.run(
-        [sys.executable, "-m", "blockforge", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-    )
-
-
 def test_help_imports_nothing_heavy():
     heavy = {"torch", "onnx", "numpy", "onnxruntime", "tensorrt_rtx", "pydantic", "matplotlib"}
     code = (
@@ -54,7 +43,7 @@ def test_every_command_speaks_json():
         assert shown.exit_code == 0 and "--json" in shown.output, name
 
 
-def test_the_console_script_is_the_module():
+def test_the_console_script_is_the_module(blockforge):
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"blockforge": "blockforge.cli:main"}
     assert blockforge("--version").stdout.startswith("blockforge ")
@@ -83,7 +72,7 @@ BAD_RECIPES = {
 
 
 @pytest.mark.parametrize(("change", "code", "words"), BAD_RECIPES.values(), ids=BAD_RECIPES)
-def test_a_bad_recipe_is_one_error_and_leaves_nothing(tmp_path, change, code, words):
+def test_a_bad_recipe_is_one_error_and_leaves_nothing(blockforge, tmp_path, change, code, words):
     recipe = recipe_file(tmp_path, TINY.replace(*change))
     done = blockforge("build", recipe, "-o", tmp_path / "out")
     assert done.returncode == code, done.stderr
@@ -93,12 +82,12 @@ def test_a_bad_recipe_is_one_error_and_leaves_nothing(tmp_path, change, code, wo
     assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.toml"]
 
 
-def test_a_missing_recipe_lists_the_ready_ones():
+def test_a_missing_recipe_lists_the_ready_ones(blockforge):
     done = blockforge("build", "nowhere.toml")
     assert done.returncode == 2 and "smollm2-block" in done.stderr
 
 
-def test_errors_are_json_too(tmp_path):
+def test_errors_are_json_too(blockforge, tmp_path):
     done = blockforge("build", tmp_path / "nowhere.toml", "--json")
     body = json.loads(done.stdout)
     assert body["exit_code"] == done.returncode == 2
@@ -106,7 +95,7 @@ def test_errors_are_json_too(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [["buidl"], ["build"], ["doctor", "--jsn"]])
-def test_wrong_arguments_are_json_too(wrong):
+def test_wrong_arguments_are_json_too(blockforge, wrong):
     done = blockforge(*wrong, "--json")
     assert done.returncode == 2 and json.loads(done.stdout)["exit_code"] == 2
 
@@ -121,7 +110,7 @@ def test_json_is_strict_where_numbers_are_not_finite(capsys):
     assert read == {"a": ["NaN", "-Infinity", 1.5]}
 
 
-def test_what_this_machine_lacks_is_exit_3_before_any_work(tmp_path):
+def test_what_this_machine_lacks_is_exit_3_before_any_work(blockforge, tmp_path):
     pytest.importorskip("tensorrt_rtx")
     try:
         import tensorrt  # noqa: F401
@@ -136,19 +125,19 @@ def test_what_this_machine_lacks_is_exit_3_before_any_work(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["tensorrt-rtx:sm90", "tensorflow:cpu", "sm89", ""])
-def test_an_unknown_target_lists_what_exists(tmp_path, target):
+def test_an_unknown_target_lists_what_exists(blockforge, tmp_path, target):
     done = blockforge("build", recipe_file(tmp_path), "-o", tmp_path / "out", "-t", target)
     assert done.returncode == 2, done.stderr
     assert "tensorrt-rtx:sm89" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["validate", "report", "inspect"])
-def test_a_folder_that_is_no_bundle_is_exit_5(tmp_path, command):
+def test_a_folder_that_is_no_bundle_is_exit_5(blockforge, tmp_path, command):
     done = blockforge(command, tmp_path)
     assert done.returncode == 5 and "manifest.json" in done.stderr
 
 
-def test_doctor_speaks_json():
+def test_doctor_speaks_json(blockforge):
     done = blockforge("doctor", "--json")
     assert done.returncode == 0
     findings = json.loads(done.stdout)
@@ -156,7 +145,7 @@ def test_doctor_speaks_json():
     assert all(f["fix"] for f in findings if f["status"] != "ok")
 
 
-def test_cost_speaks_json():
+def test_cost_speaks_json(blockforge):
     done = blockforge("cost", "llama-3-70b", "--batch", "2", "--gpu", "h200", "--json")
     body = json.loads(done.stdout)
     assert body["parameters"] == 70_553_706_496
@@ -166,12 +155,12 @@ def test_cost_speaks_json():
 @pytest.mark.parametrize(
     "wrong", [["llama-9000"], ["llama-3-8b", "--gpu", "a100-40", "--dtype", "fp8_e4m3"]]
 )
-def test_cost_refuses_what_does_not_exist(wrong):
+def test_cost_refuses_what_does_not_exist(blockforge, wrong):
     done = blockforge("cost", *wrong)
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
-def test_plugins_lists_operators_and_writes_kernels():
+def test_plugins_lists_operators_and_writes_kernels(blockforge):
     listed = json.loads(blockforge("plugins", "--json").stdout)
     assert {"RMSNorm", "AddRMSNorm", "SwiGLU", "SwiGLUQuantize"} <= {row["name"] for row in listed}
     pytest.importorskip("triton")
@@ -193,7 +182,7 @@ RMS_NORM = """<ir_version: 10, opset_import: ["" : 18]>
 
 
 @pytest.mark.parametrize(("power", "count"), [("2.0", 1), ("3.0", 0)], ids=["true", "near miss"])
-def test_fuse_counts_and_explains(tmp_path, power, count):
+def test_fuse_counts_and_explains(blockforge, tmp_path, power, count):
     import onnx
 
     text = RMS_NORM.replace("{2.0}", f"{{{power}}}")
@@ -211,7 +200,7 @@ def test_fuse_counts_and_explains(tmp_path, power, count):
 @pytest.mark.parametrize(
     "wrong", [["--ops", "mine"], ["--only", "norms"], ["nowhere.onnx"]], ids=lambda w: w[-1]
 )
-def test_fuse_refuses_what_does_not_exist(tmp_path, wrong):
+def test_fuse_refuses_what_does_not_exist(blockforge, tmp_path, wrong):
     import onnx
 
     onnx.save(onnx.parser.parse_model(RMS_NORM), tmp_path / "in.onnx")

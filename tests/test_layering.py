@@ -17,12 +17,24 @@ ROOMS = {
     "recipes": set(),
 }
 TOP = {
-    *("__init__.py", "__main__.py", "cli.py", "cli_tools.py", "console.py", "tables.py"),
+    *(
+        "__init__.py",
+        "__main__.py",
+        "cli.py",
+        "cli_engines.py",
+        "cli_tools.py",
+        "console.py",
+        "tables.py",
+    ),
+    *("cli_polygraphy.py", "cli_proof.py", "proof.py", "tables_proof.py"),
     "inspection.py",
     *("recipe.py", "pipeline.py", "stages.py", "inference.py"),
 }
 LIGHT = [
     "cli.py",
+    "cli_engines.py",
+    "cli_polygraphy.py",
+    "cli_proof.py",
     "cli_tools.py",
     "console.py",
     "tables.py",

@@ -34,6 +34,29 @@ def test_bf16_is_a_precision():
     assert recipe.export.precisions == ("bf16", "fp16")
 
 
+def test_each_precision_is_judged_by_its_own_limits():
+    limits = {
+        "limits": {"max_error_over_floor": 2.0},
+        "limits_for": {"fp8": {"max_kl_divergence": 0.02}},
+    }
+    recipe = recipe_from_dict(
+        GOOD | {"export": {"precisions": ["fp16", "fp8"]}, "validate": limits}
+    )
+    assert recipe.limits_of("fp16").max_error_over_floor == 2.0
+    assert recipe.limits_of("fp8").max_kl_divergence == 0.02
+    assert recipe.limits_of("fp8").max_error_over_floor is None
+
+
+def test_a_calibration_text_lies_beside_its_recipe(tmp_path):
+    (tmp_path / "r.toml").write_text(
+        "name = 'r'\nmodel = {preset = 'llama-tiny'}\ncalibration = {text = 'words.txt'}\n"
+        "shapes = {min = 'input_ids:1x1', opt = 'input_ids:1x8', max = 'input_ids:2x16'}\n"
+        "validate = {limits = {max_error_over_floor = 2.0}}\n"
+    )
+    recipe = load_recipe(tmp_path / "r.toml")
+    assert recipe.calibration.text == str(tmp_path / "words.txt")
+
+
 MISTAKES = {
     "typo in a section": ({"shape": {}}, ["shape is not a field"]),
     "typo in a field": ({"export": {"precision": ["fp32"]}}, ["export.precision is not a field"]),
@@ -57,6 +80,18 @@ MISTAKES = {
         ["not a finite number from 0 to 1"],
     ),
     "name with a slash": ({"name": "a/b"}, ["name"]),
+    "fp8 by noise alone": (
+        {"export": {"precisions": ["fp8"]}},
+        ["validate.limits_for.fp8 lacks max_kl_divergence"],
+    ),
+    "limits for a precision that is not built": (
+        {"validate": {"limits": {"max_error_over_floor": 2.0}, "limits_for": {"bf16": {}}}},
+        ["limits_for.bf16 is not in export.precisions"],
+    ),
+    "limits of one precision only": (
+        {"validate": {"limits_for": {"fp16": {"max_error_over_floor": 2.0}}}},
+        ["validate.limits is missing: what fp32 is judged by"],
+    ),
     "two at once": ({"name": "", "shapes": {}}, ["name", "shapes.min is missing"]),
 }
 

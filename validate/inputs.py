@@ -174,12 +174,12 @@ def real_states(
     words = shipped_text() if text is None else text
     vocabulary = checkpoint.config.vocab_size
     ids = text_tokens(tokenizer, words, count=batch * sequence, vocab_size=vocabulary)
-    hidden = None
-    if len(ids) == batch * sequence:
-        hidden = block_inputs(checkpoint, layer, ids.reshape(batch, sequence))
+    if len(ids) < batch * sequence:
+        return ()
+    hidden = block_inputs(checkpoint, layer, [ids.reshape(batch, sequence)])
     if hidden is None:
         return ()
-    states = hidden.bfloat16().clamp(-LARGEST_COMMON, LARGEST_COMMON).half().double()
+    states = hidden[0].bfloat16().clamp(-LARGEST_COMMON, LARGEST_COMMON).half().double()
     return (Case("hidden states of the text", {inputs[0].name: states}),)
 
 

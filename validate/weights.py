@@ -1,8 +1,9 @@
 """Are the weights in the graph the checkpoint's, every one, bit for bit? Inputs reach only some of an embedding's rows.
 
-initializer bytes  =  checkpoint tensor in the graph's type, as stored or with its last two axes swapped
+initializer bytes  =  checkpoint tensor (times 2^-e) in the graph's type, as stored or with its last two axes swapped
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,15 @@ NAMED = 5  # in the verdict's note
 
 
 def unlike_weights(
-    checkpoint: Checkpoint, model: Path, progress: Progress = silent
+    checkpoint: Checkpoint,
+    model: Path,
+    progress: Progress = silent,
+    *,
+    exponents: Mapping[str, int] | None = None,
 ) -> tuple[str, ...]:
     """Names of the weights in the ONNX file that differ from the checkpoint's tensor of the same name.
 
+    exponents: weight -> e where the graph holds the number times 2^-e. Quantised weights have other names.
     A graph in which no weight carries a parameter's name proves nothing and is reported as such. One tensor
     is in memory at a time. Raises ArtefactError for a file or checkpoint that cannot be read.
     """
@@ -31,11 +37,12 @@ def unlike_weights(
     shared = [name for name in checkpoint.names() if name in initializers]
     if not shared:
         return ("no weight has the name of a parameter",)
+    known = exponents or {}
     unlike = []
     for number, name in enumerate(shared):
         progress(Step("compare weights", number, len(shared), name))
         tensor = initializers[name].const_value
-        if tensor is None or not _equal(tensor, checkpoint, name):
+        if tensor is None or not _equal(tensor, checkpoint, name, known.get(name, 0)):
             unlike.append(name)
     progress(Step("compare weights", len(shared), len(shared)))
     return tuple(unlike)
@@ -57,9 +64,13 @@ def gate_weights(verdict: VerdictRecord, unlike: tuple[str, ...]) -> VerdictReco
     )
 
 
-def _equal(tensor: ir.TensorProtocol, checkpoint: Checkpoint, name: str) -> bool:
+def _equal(tensor: ir.TensorProtocol, checkpoint: Checkpoint, name: str, exponent: int) -> bool:
     stored = np.frombuffer(tensor.tobytes(), np.uint8)
-    weight = checkpoint.read(name, dtype_from_onnx(int(tensor.dtype)).torch)
+    dtype = dtype_from_onnx(int(tensor.dtype)).torch
+    if exponent:
+        weight = torch.ldexp(checkpoint.read(name), torch.tensor(-exponent)).to(dtype)
+    else:
+        weight = checkpoint.read(name, dtype)
     ways = (weight, weight.mT) if weight.ndim >= 2 else (weight,)
     return any(np.array_equal(stored, _bytes(way)) for way in ways)
 

@@ -15,14 +15,20 @@ from ..target import Target
 from .attention_cache import spell_out_cache
 from .attention_decomposable import allow_decomposition
 from .attention_mask import merge_masks
+from .attention_mask_type import cast_masks
 from .attention_softcap import spell_out_attention
 from .attention_softmax import drop_softmax_precision
 from .inline_functions import inline_functions
+from .rotary_batch import expand_rotary_caches
+from .unread_outputs import drop_unread_outputs
 
 Rule = Callable[[ir.Model], list[str]]
 
 TENSORRT: tuple[Rule, ...] = (
     inline_functions,
+    drop_unread_outputs,
+    expand_rotary_caches,
+    cast_masks,
     spell_out_cache,
     merge_masks,
     spell_out_attention,

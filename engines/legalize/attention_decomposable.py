@@ -1,6 +1,6 @@
 """Attention without a fused kernel -> Attention(TRT_decomposable=1): TensorRT may compute it in several kernels.
 
-For fp32, and for head sizes above 256 in any type. ONNX's checker refuses the attribute, so it never enters a bundle.
+For fp32, and for head sizes below 9 or above 256 in any type. ONNX's checker refuses the attribute, so it never enters a bundle.
 """
 
 import onnx_ir as ir
@@ -8,7 +8,8 @@ import onnx_ir as ir
 from .attention import AttentionForm, attentions
 
 ATTRIBUTE = "TRT_decomposable"
-LARGEST_FUSED = 256  # head size; 320 and 512 are refused by TensorRT-RTX 1.7.1, 256 is fused
+# Head sizes that TensorRT-RTX 1.7.1 has fused kernels for; it refuses 1, 4, 8, 264, 320 and 512.
+SMALLEST_FUSED, LARGEST_FUSED = 9, 256
 
 
 def allow_decomposition(model: ir.Model) -> list[str]:
@@ -30,6 +31,6 @@ def _reason(form: AttentionForm) -> str:
     if form.dtype == ir.DataType.FLOAT:
         return "fp32"
     last = form.q.shape[-1] if form.q.shape is not None else None
-    if isinstance(last, int) and form.head_size(form.q) > LARGEST_FUSED:
-        return f"head size {form.head_size(form.q)}"
-    return ""
+    if not isinstance(last, int) or SMALLEST_FUSED <= form.head_size(form.q) <= LARGEST_FUSED:
+        return ""
+    return f"head size {form.head_size(form.q)}"

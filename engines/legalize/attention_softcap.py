@@ -4,7 +4,7 @@
     scores = softcap * tanh(scores / softcap) + mask      in fp32
     y      = softmax(scores) @ v                          in the type of q
 
-for softcap, for values whose head size differs from the queries', and inside a branch of If, where TensorRT-RTX 1.7.1
+for softcap, for values whose head size differs from the queries', and inside If, Loop and Scan, where TensorRT-RTX 1.7.1
 loses the scale that its importer puts in front of the operator. Shapes: see attention.py.
 """
 
@@ -30,29 +30,17 @@ FP32 = ir.DataType.FLOAT
 def spell_out_attention(model: ir.Model) -> list[str]:
     """Decompose every Attention of `model` that TensorRT has no operator for, in place."""
     changed = []
-    branches = _branch_nodes(model)
     names = Counter(node.name for node in model.graph.all_nodes())
     for form in attentions(model):
-        inside = form.node in branches
-        reason = "inside If" if inside else _reason(form)
+        inside = form.node.graph is not model.graph
+        reason = "inside a subgraph" if inside else _reason(form)
         if not reason:
             continue
         if inside and names[form.node.name] > 1:  # new values must not hide those of an outer graph
-            form.node.name = f"{form.node.name}/inside_if"
+            form.node.name = f"{form.node.name}/inside"
         _decompose(form)
         changed.append(f"{form.node.name}: {reason}, spelled out as MatMul and Softmax")
     return changed
-
-
-def _branch_nodes(model: ir.Model) -> set[ir.Node]:
-    """Every node that stands in a branch of an If."""
-    branches = [
-        attribute.as_graph()
-        for node in model.graph.all_nodes()
-        if node.op_type == "If" and node.domain == ""
-        for attribute in node.attributes.values()
-    ]
-    return {node for graph in branches for node in graph.all_nodes()}
 
 
 def _reason(form: AttentionForm) -> str:
@@ -70,9 +58,10 @@ def _decompose(form: AttentionForm) -> None:
     node, at, dtype = form.node, Inserter(form.node), form.dtype
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(form.head_size(form.q))
     softcap = node.attributes.get_float("softcap", 0.0)
-    root = at.constant(math.sqrt(scale), dtype)
-    q_BNSD = at.op("Mul", [form.heads_apart(at, form.q), root], dtype=dtype)
-    k_BKTD = at.op("Mul", [form.heads_apart(at, form.k), root], dtype=dtype)
+    root = math.sqrt(abs(scale))
+    q_root, k_root = at.constant(math.copysign(root, scale), dtype), at.constant(root, dtype)
+    q_BNSD = at.op("Mul", [form.heads_apart(at, form.q), q_root], dtype=dtype)
+    k_BKTD = at.op("Mul", [form.heads_apart(at, form.k), k_root], dtype=dtype)
     k_BNTD = _repeat_heads(form, at, k_BKTD, form.head_size(form.k))
     v_BNTD = _repeat_heads(form, at, form.heads_apart(at, form.v), form.head_size(form.v))
     k_BNDT = at.op("Transpose", [k_BNTD], dtype=dtype, perm=[0, 1, 3, 2])

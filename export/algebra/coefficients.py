@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from .facts import Facts
-from .moves import Lanes, Shape, lane_shape, move
+from .lane_shapes import Lanes, Shape, lane_shape
+from .moves import move
 
 VIEWS = {"Unsqueeze", "Squeeze", "Reshape", "Expand"}
 ROW_MOVES = {"Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Gather", "Transpose", "Tile"}
@@ -24,6 +25,7 @@ class Coefficient:
     sign: int
     value: ir.Value
     at: int
+    shape: Shape  # of the lanes that `at` counts through
 
 
 class CoefficientReader:
@@ -89,7 +91,7 @@ class CoefficientReader:
         meanings = self._meaning(value, shape).reshape(-1)
         lanes = np.empty(meanings.size, dtype=object)
         for i, (meaning, sign) in enumerate(meanings):
-            lanes[i] = Coefficient(meaning, sign, value, i)
+            lanes[i] = Coefficient(meaning, sign, value, i, shape)
         return lanes.reshape(shape)
 
     def _meaning(self, value: ir.Value, shape: Shape) -> Lanes:

@@ -8,23 +8,34 @@ Mul(x, x) and Pow(x, 2); Div(1, x) and Reciprocal(x); constants by their element
 import hashlib
 import math
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 
+from .content import Content
 from .symbols import Dims, Sym
-
-if TYPE_CHECKING:
-    from .facts import Facts
 
 COMMUTATIVE = {"Add", "Sum", "Mul", "Max", "Min", "And", "Or", "Equal"}
 VIEWS = {"Reshape", "Unsqueeze", "Squeeze", "Flatten"}
 
 
+class Known(Protocol):
+    """What numbering asks of a graph's facts (see facts.Facts)."""
+
+    def dims(self, value: ir.Value | None) -> Dims | None: ...
+    def content(self, value: ir.Value | None) -> Content | None: ...
+    def scalar(self, value: ir.Value | None) -> float | None: ...
+    def array(self, value: ir.Value) -> np.ndarray | None: ...
+    def constant(self, value: ir.Value | None) -> bool: ...
+    def axes(self, node: ir.Node) -> list[int] | None: ...
+    def peel(self, value: ir.Value) -> ir.Value: ...
+
+
 class Numbering:
     """Keys of one graph's values, computed when asked."""
 
-    def __init__(self, facts: "Facts") -> None:
+    def __init__(self, facts: Known) -> None:
         self.facts = facts
         self._keys: dict[ir.Value, int] = {}
         self._known: dict[Hashable, int] = {}
@@ -208,7 +219,7 @@ class Numbering:
         return below
 
 
-def slice_bounds(facts: "Facts", node: ir.Node) -> list[tuple[int, int, int]] | None:
+def slice_bounds(facts: Known, node: ir.Node) -> list[tuple[int, int, int]] | None:
     """(axis, start, step) of a Slice with known starts, counted from the front; None otherwise."""
     if len(node.inputs) < 3:  # before opset 10
         return None

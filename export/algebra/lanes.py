@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from .coefficients import Coefficient, CoefficientReader
 from .facts import FLOATS, Facts
-from .moves import Lanes, Shape, lane_shape, move
+from .lane_shapes import Lanes, Shape, lane_shape
+from .moves import move
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from . import symbols
 from .content import Content
+from .einsum import einsum_terms
 from .symbols import Dim, Dims, Sym
 
 _names = itertools.count()
@@ -78,19 +79,17 @@ def generated(op: str, dims: list[Dims | None], contents: list[Content | None]) 
     return broadcast([first, wanted]) if op == "Expand" else wanted
 
 
-def einsum(equation: str, dims: list[Dims | None]) -> Dims | None:
-    """The sizes of an einsum with an explicit result and no ellipsis."""
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    if not arrow or "." in equation:
+def einsum(node: ir.Node, dims: list[Dims | None]) -> Dims | None:
+    """The sizes of an einsum."""
+    terms = einsum_terms(node, [None if d is None else len(d) for d in dims])
+    if terms is None:
         return None
     sizes: dict[str, Dim] = {}
-    for term, shape in zip(left.split(","), dims, strict=False):
-        if shape is None or len(shape) != len(term):
-            return None
-        for letter, size in zip(term, shape, strict=True):
+    for term, shape in zip(terms[0], dims, strict=True):
+        for letter, size in zip(term, shape or (), strict=False):
             if sizes.get(letter, 1) == 1:
                 sizes[letter] = size
-    return tuple(sizes[c] for c in out) if all(c in sizes for c in out) else None
+    return tuple(sizes[c] for c in terms[1]) if all(c in sizes for c in terms[1]) else None
 
 
 def moved(

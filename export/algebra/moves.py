@@ -5,27 +5,14 @@ the lanes (batch, heads, sequence) stay as they are, or the operator is no move 
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
+from .assignments import assigned, assigned_in_front
 from .facts import Facts
 from .keys import slice_bounds
-from .symbols import Dims
-
-Lanes = np.ndarray  # of objects
-Shape = tuple[int, ...]
-Evaluate = Callable[[ir.Value, Shape], Lanes | None]
-
-
-def lane_shape(dims: Dims | None, count: int) -> Shape | None:
-    """The sizes of the last `count` axes when they are all known."""
-    if dims is None or len(dims) < count:
-        return None
-    sizes = dims[len(dims) - count :]
-    known = tuple(d for d in sizes if isinstance(d, int))
-    return known if len(known) == count else None
+from .lane_shapes import Evaluate, Lanes, Shape, lane_shape
 
 
 def move(facts: Facts, value: ir.Value, shape: Shape, evaluate: Evaluate) -> Lanes | None:
@@ -158,7 +145,7 @@ def _transpose(
     start = len(before) - len(shape)
     inside = lane_shape(before, len(shape))
     if list(perm[:start]) != list(range(start)) or inside is None:
-        return None
+        return assigned_in_front(facts, node, value, shape, evaluate)
     lanes = evaluate(below, inside)
     return None if lanes is None else lanes.transpose([p - start for p in perm[start:]])
 
@@ -198,4 +185,5 @@ _HANDLERS = {
     "Transpose": _transpose,
     "Expand": _expand,
     "Tile": _expand,
+    "ScatterND": assigned,
 }

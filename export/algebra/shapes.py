@@ -122,7 +122,7 @@ def dims_of(
     if op == "GatherElements":
         return dims[1]
     if op == "Einsum":
-        return einsum(attributes.get_string("equation", "") or "", dims)
+        return einsum(node, dims)
     if op in ("Attention", "SwiGLU", "RotaryEmbedding") and index:
         return None
     if first is None:

@@ -4,7 +4,7 @@ A row that no key may serve: Attention gives zeros when the bias of the whole ro
 otherwise. So a mask of -inf needs the graph's own guard against NaN, or the proof that every row keeps a key.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -14,14 +14,27 @@ from ..algebra.symbols import Dims
 from .heads import Operand
 from .masks import causal, lowest
 from .match import Standard, Tape
-
-if TYPE_CHECKING:
-    from .attention import Found
+from .scores import Scores
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def standard_attention(facts: Facts, found: "Found", notes: list[str]) -> Standard | None:
+@dataclass(slots=True)
+class Found:
+    """A proven attention."""
+
+    softmax: ir.Node
+    scores: Scores
+    weights: ir.Value  # what multiplies the values
+    root: ir.Value
+    query: Operand
+    key: Operand
+    value: Operand
+    output_perm: tuple[int, ...] | None  # from [B, H, S, E] to the root, None for none
+    guarded: bool  # rows of NaN become zero
+
+
+def standard_attention(facts: Facts, found: Found, notes: list[str]) -> Standard | None:
     """The standard operator, None (with a note of the reason) where it would compute something else."""
     reason = _obstacle(facts, found)
     if reason:
@@ -67,7 +80,7 @@ def standard_attention(facts: Facts, found: "Found", notes: list[str]) -> Standa
     return Standard("Attention", 25 if masked else 23, build)
 
 
-def _obstacle(facts: Facts, found: "Found") -> str:
+def _obstacle(facts: Facts, found: Found) -> str:
     scores = found.scores
     if scores.oddities:
         return scores.oddities[0]
@@ -108,7 +121,7 @@ def _obstacle(facts: Facts, found: "Found") -> str:
     return ""
 
 
-def _only_causal(facts: Facts, found: "Found") -> bool:
+def _only_causal(facts: Facts, found: Found) -> bool:
     """Whether all that is masked is the future, with keys and queries of one length."""
     scores = found.scores
     if found.query.dims[-2] != found.key.dims[-2]:
@@ -139,7 +152,7 @@ def _read(tape: Tape, operand: Operand, dtype: ir.DataType) -> ir.Value:
 
 
 def _same_transpose(tape: Tape, operand: Operand) -> ir.Value | None:
-    for node in tape.facts.users(operand.value):
+    for node in tape.facts.users(tape.done.now(operand.value)):
         if (
             node.op_type == "Transpose"
             and tuple(node.attributes.get_ints("perm", [])) == operand.perm
@@ -148,7 +161,7 @@ def _same_transpose(tape: Tape, operand: Operand) -> ir.Value | None:
     return None
 
 
-def _mask(tape: Tape, found: "Found", dtype: ir.DataType) -> ir.Value | None:
+def _mask(tape: Tape, found: Found, dtype: ir.DataType) -> ir.Value | None:
     scores, facts = found.scores, tape.facts
     if scores.masks:
         mask = scores.masks[0]

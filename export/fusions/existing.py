@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ...core.domain import DOMAIN
-from ..algebra.facts import Facts
+from .report import PATTERNS
 
 STANDARD = {
     "RMSNormalization": "rms",
@@ -53,14 +53,22 @@ OURS = {
 TABLES = {"": STANDARD, "com.microsoft": CONTRIB, DOMAIN: OURS}
 
 
-def existing(facts: Facts) -> Iterator[tuple[str, ir.Node]]:
+def existing(graph: ir.Graph) -> Iterator[tuple[str, ir.Node]]:
     """(pattern, node) of every operator that needs no fusing."""
-    for node in facts.nodes:
-        table = TABLES.get(node.domain)
-        if table is None:
-            continue
+    for node in graph:
+        table = TABLES.get(node.domain, {})
         pattern = table.get(node.op_type)
         if pattern is None and node.domain == DOMAIN:
             pattern = next((p for name, p in table.items() if node.op_type.startswith(name)), None)
         if pattern is not None:
             yield pattern, node
+
+
+def count(model: ir.Model) -> dict[str, int]:
+    """The operators of a model per pattern; an activation inside a gate counts as one of its own."""
+    counts = dict.fromkeys(PATTERNS, 0)
+    for graph in model.graphs():
+        for pattern, _ in existing(graph):
+            counts[pattern] += 1
+    counts["act"] += counts["glu"]
+    return counts

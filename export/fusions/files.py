@@ -8,17 +8,24 @@ import onnx_ir as ir
 
 from ...core.errors import ArtefactError, UsageError
 from ...graph.io import load_model, save_model
+from .equality import compare
 from .fuse import fuse
 from .report import PATTERNS, FuseOptions, FusionReport
 
 
 def fuse_file(
-    source: str | Path, target: str | Path, options: FuseOptions | None = None
+    source: str | Path,
+    target: str | Path,
+    options: FuseOptions | None = None,
+    *,
+    verify: bool = True,
 ) -> FusionReport:
     """Read `source`, fuse it, check it and write `target` (weights beside it); returns the report.
 
-    A result that the ONNX checker refuses although it accepts the source (a graph whose sizes contradict each
-    other) is thrown away: `target` is then the source as it was, and the report says so.
+    verify: evaluate source and result in float64 at two shapes and compare every output (see equality.py); a file
+    that cannot be evaluated is noted. A result that differs, or that the ONNX checker refuses although it accepts
+    the source (a graph whose sizes contradict each other), is thrown away: `target` is then the source as it was,
+    and the report says so.
     Raises UsageError for a missing file or a pattern that does not exist, ArtefactError for a damaged or invalid
     file; then nothing is written.
     """
@@ -31,13 +38,21 @@ def fuse_file(
     assert not changed, f"the types of the outputs {changed} changed"
     fault = checker_words(model)
     if fault:
+        fault = f"the ONNX checker refuses the result ({fault})"
+    elif verify and report.fused:
+        compared = compare(load_model(source), model)
+        fault = compared.fault
+        report.verified = compared.shapes
+        if not compared.shapes:
+            report.notes.append("not verified: the evaluator cannot run the file")
+    if fault:
         model = load_model(source)
         if words := checker_words(model):
             raise ArtefactError(
                 f"model {source}", found=f"it is not valid ONNX: {words}", fix="Export it again"
             )
         report = fuse(model, replace(options, only=frozenset({"none"})))
-        report.notes.append(f"left as it was: the ONNX checker refuses the result ({fault})")
+        report.notes.append(f"left as it was: {fault}")
     save_model(model, target)
     return report
 

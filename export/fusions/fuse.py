@@ -13,7 +13,7 @@ from ...core.domain import DOMAIN
 from ..algebra.facts import Facts
 from .attention import find_attention
 from .centred import find_centred
-from .existing import existing
+from .existing import count
 from .gates import find_gates
 from .match import Match, Refusal, node_name
 from .nested import nest_concats
@@ -50,29 +50,21 @@ def fuse(model: ir.Model, options: FuseOptions | None = None) -> FusionReport:
     if options.wants("rope"):
         for graph in model.graphs():
             report.repairs += [f"{name}: split at the rotated part" for name in nest_concats(graph)]
-    plans = [(facts, *_recognise(facts, options, report)) for facts in map(Facts, model.graphs())]
-    _choose_opset(model, [m for _, matches, _ in plans for m in matches], report)
+    plans = [(facts, _recognise(facts, options, report)) for facts in map(Facts, model.graphs())]
+    _choose_opset(model, [m for _, matches in plans for m in matches], report)
     functions = Functions(model)
-    for facts, matches, found in plans:
-        inside = {n for m in matches for n in m.region}
-        for pattern, node in found:
-            if node not in inside:
-                report.counts[pattern] += 1
-        for match in matches:
-            report.counts[match.pattern] += 1
+    for facts, matches in plans:
         report.fused += apply(facts, functions, matches)
-    report.counts["act"] += report.counts["glu"]
     if options.ops != "standard" and (options.wants("rms") or options.wants("ln")):
         join_residuals(model, options.ops, report)
+    report.counts = count(model)
     report.opset_after, report.nodes_after = model.opset_imports.get("", 0), _count(model)
     report.seconds = time.perf_counter() - started
     logger.info("fused %s in %.2f s", report.counts, report.seconds)
     return report
 
 
-def _recognise(
-    facts: Facts, options: FuseOptions, report: FusionReport
-) -> tuple[list[Match], list[tuple[str, ir.Node]]]:
+def _recognise(facts: Facts, options: FuseOptions, report: FusionReport) -> list[Match]:
     matches: list[Match] = []
     refusals: list[Refusal] = []
     for recogniser in RECOGNISERS:
@@ -87,7 +79,7 @@ def _recognise(
         r for r in dict.fromkeys(refusals) if r.node not in {node_name(m.root) for m in chosen}
     ]
     logger.debug("patterns %s over %d nodes", sorted(fused[0]), len(fused[1]))
-    return chosen, list(existing(facts))
+    return chosen
 
 
 def _disjoint(facts: Facts, matches: list[Match]) -> list[Match]:

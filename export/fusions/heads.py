@@ -35,14 +35,20 @@ def operand(facts: Facts, value: ir.Value, perm: tuple[int, ...] | None = None) 
     dims = facts.dims(value)
     if dims is None:
         return None
-    perm = perm or tuple(range(len(dims)))
-    found = Operand(value, tuple(dims[p] for p in perm), perm)
+    found = straight_operand(facts, value, perm or tuple(range(len(dims))))
     for _ in range(12):
         below = _scaled(facts, found) or _transposed(facts, found) or _repeated(facts, found)
         if below is None:
             return found
         found = below
     return found
+
+
+def straight_operand(facts: Facts, value: ir.Value, perm: tuple[int, ...]) -> Operand:
+    """`value` itself read through `perm`; its sizes must be known."""
+    dims = facts.dims(value)
+    assert dims is not None
+    return Operand(value, tuple(dims[p] for p in perm), perm)
 
 
 def _scaled(facts: Facts, found: Operand) -> Operand | None:

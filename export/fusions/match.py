@@ -26,14 +26,25 @@ class Refusal:
         return f"{self.pattern} at {self.node}: {self.reason}"
 
 
+@dataclass(slots=True)
+class Done:
+    """What earlier matches of a graph, which stand before this one, have made."""
+
+    shared: dict[Hashable, ir.Value] = field(default_factory=dict)  # values that several may read
+    replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def now(self, value: ir.Value) -> ir.Value:
+        """The value that took the place of `value`, itself where none did."""
+        return self.replaced.get(value, value)
+
+
 class Tape:
     """New nodes in the order they run, to be put before the matched root."""
 
-    def __init__(self, facts: Facts, shared: dict[Hashable, ir.Value] | None = None) -> None:
+    def __init__(self, facts: Facts, done: "Done | None" = None) -> None:
         self.facts = facts
-        self.shared = (
-            {} if shared is None else shared
-        )  # made by an earlier match, which stands before this one
+        self.done = done or Done()
+        self.shared = self.done.shared
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
 
@@ -50,7 +61,8 @@ class Tape:
             type=ir.TensorType(dtype) if dtype is not None else None, shape=shape_from(dims)
         )
         kept = {k: v for k, v in attributes.items() if v is not None}
-        self.nodes.append(ir.node(op_type, inputs, attributes=kept, outputs=[output]))  # type: ignore[arg-type]
+        read = [None if v is None else self.done.now(v) for v in inputs]
+        self.nodes.append(ir.node(op_type, read, attributes=kept, outputs=[output]))  # type: ignore[arg-type]
         return output
 
     def constant(self, array: np.ndarray, dtype: ir.DataType | None = None) -> ir.Value:
@@ -165,6 +177,16 @@ def escaping(facts: Facts, nodes: Sequence[ir.Node], outputs: Iterable[ir.Value]
         and not facts.constant(value)
         and (
             value in facts.outputs
-            or any(user not in inside and user.op_type != "Shape" for user in facts.users(value))
+            or any(
+                user not in inside and not _sizes_only(facts, user) for user in facts.users(value)
+            )
         )
     ]
+
+
+def _sizes_only(facts: Facts, node: ir.Node) -> bool:
+    """Whether a node reads no number of its input: a Shape, or a Slice that only Shapes read."""
+    if node.op_type != "Slice":
+        return node.op_type == "Shape"
+    value = node.outputs[0]
+    return value not in facts.outputs and all(u.op_type == "Shape" for u in facts.users(value))

@@ -10,6 +10,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from ..algebra.einsum import einsum_terms
 from ..algebra.facts import Facts
 from ..algebra.products import factors
 from ..algebra.symbols import Dims, product
@@ -60,6 +61,7 @@ def moments(facts: Facts) -> Iterator[Moment]:
     for node in facts.nodes:
         if not node.domain and node.op_type in ("Einsum", "MatMul") and len(node.inputs) == 2:
             yield from _inner_product(facts, node)
+            yield from _average_product(facts, node)
         if node.domain or node.op_type not in (
             "ReduceMean",
             "ReduceSum",
@@ -87,12 +89,10 @@ def _inner_product(facts: Facts, node: ir.Node) -> Iterator[Moment]:
         return
     axis: int | None = None
     if node.op_type == "Einsum":
-        left, _, out = (
-            (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
-        )
-        a, _, b = left.partition(",")
-        if a == b and a[:-1] == out:
-            axis = len(a) - 1
+        ranks = [len(d) if (d := facts.dims(v)) is not None else None for v in (first, second)]
+        terms = einsum_terms(node, ranks)
+        if terms is not None and terms[0][0] == terms[0][1] and terms[0][0][:-1] == terms[1]:
+            axis = len(terms[1])
     else:
         row, column = facts.dims(first), facts.dims(second)
         if (
@@ -116,6 +116,23 @@ def _inner_product(facts: Facts, node: ir.Node) -> Iterator[Moment]:
     count = dims[axis]
     if isinstance(count, int):
         yield Moment(node, first, (axis,), Form().times(float(count)))
+
+
+def _average_product(facts: Facts, node: ir.Node) -> Iterator[Moment]:
+    """x^2 times a matrix of one number: a mean, or a sum, along the last axis."""
+    first, second = node.inputs[0], node.inputs[1]
+    if node.op_type != "MatMul" or first is None or second is None or not facts.constant(second):
+        return
+    dims, matrix = facts.dims(first), facts.dims(second)
+    if dims is None or not matrix or len(matrix) != 2 or matrix[1] not in (1, dims[-1]):
+        return
+    base, fault = squared(facts, first)
+    count = dims[-1]
+    array = facts.array(second) if not fault and isinstance(count, int) else None
+    if array is not None and array.size and (array == array.flat[0]).all():
+        scale = float(array.flat[0]) * int(count)  # type: ignore[arg-type]
+        if scale > 0:
+            yield Moment(node, base, (len(dims) - 1,), Form().times(scale))
 
 
 def _below_views(facts: Facts, value: ir.Value) -> ir.Value:

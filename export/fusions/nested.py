@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..algebra.facts import Facts
+from ..algebra.lane_shapes import Lanes, lane_shape
 from ..algebra.lanes import LaneReader
-from ..algebra.moves import Lanes, lane_shape
 from .match import node_name, shape_from
 from .rope import is_product_sum, rotation_of
 

@@ -4,22 +4,42 @@ Both normalise in float32 (stash_type 1), round to the type of x, then scale: th
 kept by giving them x in the type in which the graph multiplies by the weight.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from ..algebra.facts import FLOATS, Facts
+from ..algebra.symbols import Dims
 from .match import Standard, Tape
-
-if TYPE_CHECKING:
-    from .norms import Norm
+from .statistics import Join
 
 FLOAT = ir.DataType.FLOAT
 NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def standard_norm(facts: Facts, norm: "Norm") -> Standard | None:
+@dataclass(slots=True)
+class Norm:
+    """A proven normalisation, from the tensor to the value `root`."""
+
+    centred: bool  # LayerNorm
+    x: ir.Value  # what is normalised, as the product reads it
+    axes: tuple[int, ...]
+    dims: Dims
+    epsilon: float
+    placement: str  # inside, outside, floor
+    exact: bool  # the scale is 1 to the last bit, not only to the type's precision
+    join: Join
+    root: ir.Value
+    unweighted: ir.Value  # before the weight, the same as root without one
+    weight: ir.Value | None = None
+    bias: ir.Value | None = None
+    weight_first: bool = False
+    partial: bool = False  # statistics of the first elements only
+    notes: list[str] = field(default_factory=list)
+
+
+def standard_norm(facts: Facts, norm: Norm) -> Standard | None:
     """The standard operator for a proven norm, None where it would compute something else."""
     rank, count = len(norm.dims), len(norm.axes)
     sizes = norm.dims[rank - count :]
@@ -52,7 +72,7 @@ def standard_norm(facts: Facts, norm: "Norm") -> Standard | None:
     )
 
 
-def _source(facts: Facts, norm: "Norm", dtype: ir.DataType) -> ir.Value | None:
+def _source(facts: Facts, norm: Norm, dtype: ir.DataType) -> ir.Value | None:
     """x in the type of the result: the operand itself, or what it was cast from."""
     value = norm.x
     while facts.dtype(value) != dtype:
@@ -76,7 +96,7 @@ def _vector(
     return tape.op("Reshape", [value, tape.ints(*shape)], dtype, tuple(shape))
 
 
-def _rounding(facts: Facts, norm: "Norm", dtype: ir.DataType) -> list[str]:
+def _rounding(facts: Facts, norm: Norm, dtype: ir.DataType) -> list[str]:
     """What the operator rounds elsewhere than the graph did."""
     notes = []
     kind = dtype.name.lower()

@@ -14,7 +14,7 @@ from ..algebra.keys import slice_bounds
 from ..algebra.products import factors
 from ..algebra.symbols import Dims
 from .moments import Moment
-from .statistics import Join, is_mean
+from .statistics import Join, centre_below, centre_of, is_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _candidates(
         if (folded := _folded(facts, other, moment, centre)) is not None:
             yield facts.key(centre), centre, True, folded
     for value in factors(facts, other).values.values():
-        x = _centred(facts, value, moment.axes)
+        x = centre_below(facts, value, moment.axes)
         if x is not None and facts.key(x) == key:
             yield facts.key(value), x, True, None
     if centre is None:
@@ -119,20 +119,6 @@ def _whole(facts: Facts, moment: Moment) -> ir.Value | None:
     if node.op_type == "Split" and dims is not None and node.outputs[0] is facts.peel(moment.base):
         return whole if node.attributes.get_int("axis", 0) % len(dims) == axis else None
     return None
-
-
-def centre_of(facts: Facts, moment: Moment) -> ir.Value | None:
-    """x when the squares are of x - mean(x)."""
-    return _centred(facts, moment.base, moment.axes)
-
-
-def _centred(facts: Facts, value: ir.Value, axes: tuple[int, ...]) -> ir.Value | None:
-    node = facts.peel(value).producer()
-    if node is None or node.domain or node.op_type != "Sub":
-        return None
-    first, second = node.inputs[0], node.inputs[1]
-    assert first is not None and second is not None
-    return first if is_mean(facts, second, first, axes) else None
 
 
 def _operand(facts: Facts, value: ir.Value, key: int) -> ir.Value:

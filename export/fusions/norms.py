@@ -8,7 +8,6 @@ Shapes: statistics over `axes` of x; w and b lie along exactly those axes.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 import onnx_ir as ir
@@ -18,32 +17,11 @@ from ..algebra.products import close
 from ..algebra.symbols import Dims
 from .match import Match, Refusal, escaping, node_name, region
 from .moments import HALF, Form, moments
-from .norm_operators import standard_norm
-from .norm_tensor import centre_of, normalised_tensor
-from .statistics import Join, is_mean, joins
+from .norm_operators import Norm, standard_norm
+from .norm_tensor import normalised_tensor
+from .statistics import Join, centre_of, is_mean, joins
 
 ONE = Fraction(1)
-
-
-@dataclass(slots=True)
-class Norm:
-    """A proven normalisation, from the tensor to the value `root`."""
-
-    centred: bool  # LayerNorm
-    x: ir.Value  # what is normalised, as the product reads it
-    axes: tuple[int, ...]
-    dims: Dims
-    epsilon: float
-    placement: str  # inside, outside, floor
-    exact: bool  # the scale is 1 to the last bit, not only to the type's precision
-    join: Join
-    root: ir.Value
-    unweighted: ir.Value  # before the weight, the same as root without one
-    weight: ir.Value | None = None
-    bias: ir.Value | None = None
-    weight_first: bool = False
-    partial: bool = False  # statistics of the first elements only
-    notes: list[str] = field(default_factory=list)
 
 
 def find_norms(facts: Facts) -> Iterator[Match | Refusal]:
@@ -52,7 +30,7 @@ def find_norms(facts: Facts) -> Iterator[Match | Refusal]:
         for join in joins(facts, moment):
             pattern = (
                 "ln"
-                if join.centred_by is not None or centre_of(facts, moment) is not None
+                if join.centred_by is not None or centre_of(facts, join.moment) is not None
                 else "rms"
             )
             found = _prove(facts, join, pattern)

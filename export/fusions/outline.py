@@ -25,11 +25,11 @@ class Functions:
         self.names: dict[str, str] = {}  # fingerprint -> name
         self.taken = {name for domain, name, _ in model.functions if domain == DOMAIN}
 
-    def call(self, facts: Facts, match: Match) -> list[ir.Value]:
-        """Write the node that calls the match's function; returns its outputs, typed as the match's."""
+    def call(self, facts: Facts, match: Match, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """Write the node that calls the match's function on `inputs`; returns its outputs, typed as the match's."""
         nodes = sorted(match.region, key=facts.order.__getitem__)
-        constants = _constants(nodes, match.inputs)
-        inputs = [*match.inputs, *(v for v in constants if not _small(v))]
+        constants = _constants(nodes, inputs)
+        inputs = [*inputs, *(v for v in constants if not _small(v))]
         body, text = _body(nodes, inputs, [v for v in constants if _small(v)], match.outputs)
         fingerprint = hashlib.sha256(f"{match.name}:{text}".encode()).hexdigest()
         name = self.names.get(fingerprint)

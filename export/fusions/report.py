@@ -52,6 +52,7 @@ class FusionReport:
     nodes_before: int = 0
     nodes_after: int = 0
     seconds: float = 0.0
+    verified: int = 0  # shapes at which source and result were compared in float64
 
     def to_json(self) -> dict[str, object]:
         """Plain data: the counts at the top, then what was fused, refused, repaired and noted."""
@@ -75,6 +76,7 @@ class FusionReport:
             "opset": [self.opset_before, self.opset_after],
             "nodes": [self.nodes_before, self.nodes_after],
             "seconds": round(self.seconds, 4),
+            "verified": self.verified,
         }
 
     def explain(self) -> str:

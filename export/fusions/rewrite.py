@@ -1,40 +1,38 @@
 """Put the matches into the graph: new nodes after the old roots, names kept, dead nodes and weights removed."""
 
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
 from ..algebra.facts import Facts
 from ..algebra.symbols import Dims
-from .match import Match, Tape, node_name, shape_from
+from .match import Done, Match, Tape, node_name, shape_from
 from .outline import Functions
 from .report import Fused
 
 
 def apply(facts: Facts, functions: Functions, matches: Iterable[Match]) -> list[Fused]:
     """Rewrite every match of one graph; returns what each became."""
-    done, touched, shared = [], dict[ir.Node, None](), dict[Hashable, ir.Value]()
+    fused, touched, done = [], dict[ir.Node, None](), Done()
     for match in sorted(matches, key=lambda m: facts.order[m.root]):
-        done.append(_apply_one(facts, functions, match, shared))
+        fused.append(_apply_one(facts, functions, match, done))
         touched.update(dict.fromkeys(match.region))
     _reroute_shapes(facts, touched)
     _remove_dead(facts.graph, touched)
     facts.graph.sort()
-    return done
+    return fused
 
 
-def _apply_one(
-    facts: Facts, functions: Functions, match: Match, shared: dict[Hashable, ir.Value]
-) -> Fused:
-    tape = Tape(facts, shared)
+def _apply_one(facts: Facts, functions: Functions, match: Match, done: Done) -> Fused:
+    tape = Tape(facts, done)
     opset = functions.model.opset_imports.get("", 1)
     standard = match.standard
     if standard is not None and standard.since <= opset and opset <= (standard.until or opset):
         results, operator = [standard.build(tape)], standard.op_type
         nodes = tape.nodes
     else:
-        results = functions.call(facts, match)
+        results = functions.call(facts, match, [done.now(v) for v in match.inputs])
         call = results[0].producer()
         assert call is not None
         nodes, operator = [call], f"{call.domain}::{call.op_type}"
@@ -52,6 +50,7 @@ def _apply_one(
         new.type = old.type or (ir.TensorType(dtype) if dtype is not None else new.type)
         name = old.name
         old.replace_all_uses_with(new, replace_graph_outputs=True)
+        done.replaced[old] = new
         old.name = f"{name}_replaced"
         new.name = name
         new.metadata_props.update(old.metadata_props)

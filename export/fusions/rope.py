@@ -5,32 +5,18 @@ y[j] = x[j] * cos[k] + x[i] * sin[k]        j = i + half (rotate-half) or i + 1 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from ..algebra.coefficients import Coefficient
 from ..algebra.facts import TRANSPARENT, Facts
+from ..algebra.lane_shapes import Lanes
 from ..algebra.lanes import LaneReader
-from ..algebra.moves import Lanes
 from .match import Match, Refusal, escaping, node_name, region
-from .rope_operator import standard_rope
+from .rope_operator import Rotation, standard_rope
 
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """A proven rotation of `x`: its layout, and one coefficient per pair."""
-
-    x: ir.Value
-    root: ir.Value
-    width: int  # lanes that are turned; the rest pass
-    interleaved: bool
-    cosines: tuple[Coefficient, ...]
-    sines: tuple[Coefficient, ...]
-    backwards: bool  # turned by the negative angle
-    order: tuple[int, ...] | None = (
-        None  # lanes of x in the order in which they are turned, None as they are
-    )
+MOVES = {"Concat", "Unsqueeze", "Reshape", "Transpose", "Expand", "ScatterND", *TRANSPARENT}
 
 
 def find_ropes(facts: Facts) -> Iterator[Match | Refusal]:
@@ -73,27 +59,24 @@ def _climb(
     """The largest rotation that `start` is a part of."""
     best, reason = None, ""
     frontier, steps = [start], 0
-    while frontier and steps < 12:
+    while frontier and steps < 16:
         value = frontier.pop()
         steps += 1
         dims = facts.dims(value)
-        if dims is None or not dims or not isinstance(dims[-1], int) or dims[-1] > 1024:
+        if not dims or (isinstance(dims[-1], int) and dims[-1] > 1024):
             continue
-        lanes = reader.data(value, (dims[-1],))
-        rotation, why = rotation_of(reader, value, lanes)
-        if rotation is not None and value.producer() is not None:
-            best = rotation
-            done.add(value)
-        reason = reason or why
-        for user in facts.users(value):
-            if user.domain == "" and user.op_type in (
-                "Concat",
-                "Unsqueeze",
-                "Reshape",
-                "Transpose",
-                *TRANSPARENT,
-            ):
-                frontier.append(user.outputs[0])
+        if isinstance(dims[-1], int):
+            lanes = reader.data(value, (dims[-1],))
+            rotation, why = rotation_of(reader, value, lanes)
+            if rotation is not None and value.producer() is not None:
+                best = rotation
+                done.add(value)
+            reason = reason or why
+        frontier += [
+            user.outputs[0]
+            for user in facts.users(value)
+            if user.domain == "" and user.op_type in MOVES
+        ]
     if best is not None:
         best = _below_casts(facts, best)
     return best, reason

@@ -7,8 +7,9 @@ cos, sin                  [B, S, width / 2], cut from the full-width tables and 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from math import prod
 
 import onnx_ir as ir
 
@@ -17,13 +18,26 @@ from ..algebra.facts import Facts
 from ..algebra.symbols import Dim, Dims
 from .match import Standard, Tape
 
-if TYPE_CHECKING:
-    from .rope import Rotation
-
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def standard_rope(facts: Facts, found: "Rotation") -> Standard | None:
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A proven rotation of `x`: its layout, and one coefficient per pair."""
+
+    x: ir.Value
+    root: ir.Value
+    width: int  # lanes that are turned; the rest pass
+    interleaved: bool
+    cosines: tuple[Coefficient, ...]
+    sines: tuple[Coefficient, ...]
+    backwards: bool  # turned by the negative angle
+    order: tuple[int, ...] | None = (
+        None  # lanes of x in the order in which they are turned, None as they are
+    )
+
+
+def standard_rope(facts: Facts, found: Rotation) -> Standard | None:
     """The standard operator, None where x, the tables or the types have no such form."""
     dims = facts.dims(found.x)
     if dims is not None and found.order is not None:
@@ -31,10 +45,10 @@ def standard_rope(facts: Facts, found: "Rotation") -> Standard | None:
     cosine, sine = _cut(found.cosines), _cut(found.sines)
     if dims is None or cosine is None or sine is None or len(dims) not in (3, 4):
         return None
-    dtype = facts.dtype(cosine[0])
-    if dtype not in TYPES or facts.dtype(sine[0]) != dtype or facts.dims(found.root) != dims:
+    dtype = facts.dtype(cosine.table)
+    if dtype not in TYPES or facts.dtype(sine.table) != dtype or facts.dims(found.root) != dims:
         return None
-    axis = _sequence_axis(facts, dims, [cosine[0], sine[0]])
+    axis = _sequence_axis(dims, [cosine.dims(facts), sine.dims(facts)])
     if axis is None or not isinstance(dims[-1], int):
         return None
     heads = 1 if len(dims) == 3 else dims[1] if axis == 2 else dims[2]
@@ -85,7 +99,20 @@ def facts_dims(batch: Dim, length: Dim, half: int) -> Dims:
     return (batch, length, half)
 
 
-Cut = tuple[ir.Value, int, int, int]  # table, first lane, step, count
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Evenly spaced lanes of one table, whose last axes, of sizes `shape`, hold the lanes."""
+
+    table: ir.Value
+    shape: tuple[int, ...]
+    first: int
+    step: int
+    count: int
+
+    def dims(self, facts: Facts) -> Dims | None:
+        """The sizes of the table with its lanes along one axis."""
+        dims = facts.dims(self.table)
+        return None if dims is None else (*dims[: len(dims) - len(self.shape)], prod(self.shape))
 
 
 def _cut(lanes: Sequence[Coefficient]) -> Cut | None:
@@ -94,18 +121,17 @@ def _cut(lanes: Sequence[Coefficient]) -> Cut | None:
     signs = {c.sign for c in lanes}
     places = [c.at for c in lanes]
     step = places[1] - places[0] if len(places) > 1 else 1
-    if len(values) != 1 or len(signs) != 1 or step < 1:
+    if len(values) != 1 or len(signs) != 1 or step < 1 or len({c.shape for c in lanes}) != 1:
         return None
     if any(b - a != step for a, b in pairwise(places)):
         return None
-    return values.pop(), places[0], step, len(places)
+    return Cut(values.pop(), lanes[0].shape, places[0], step, len(places))
 
 
-def _sequence_axis(facts: Facts, dims: Dims, tables: Sequence[ir.Value]) -> int | None:
+def _sequence_axis(dims: Dims, tables: Sequence[Dims | None]) -> int | None:
     """The axis of x along which the angles vary, besides the batch."""
     axes = set()
-    for table in tables:
-        own = facts.dims(table)
+    for own in tables:
         if own is None or len(own) > len(dims):
             return None
         padded = (1,) * (len(dims) - len(own)) + own
@@ -125,12 +151,15 @@ def _cache(
     tape: Tape, x: ir.Value, cut: Cut, batch: Dim, length: Dim, half: int, dtype: ir.DataType | None
 ) -> ir.Value:
     """[batch, length, half] from a table that broadcasts over x; shared by every rotation that reads the same lanes."""
-    table, first, step, count = cut
-    key = ("cache", table, first, step, count, batch, length)
+    key = ("cache", cut, batch, length)
     if key in tape.shared:
         return tape.shared[key]
-    value, dims = table, tape.facts.dims(table)
+    value, dims = cut.table, cut.dims(tape.facts)
     assert dims is not None
+    first, step, count = cut.first, cut.step, cut.count
+    if len(cut.shape) > 1:
+        flat = tape.ints(*[0] * (len(dims) - 1), -1)
+        value = tape.op("Reshape", [value, flat], dtype, dims)
     if count != dims[-1] or step != 1:
         bounds = [
             tape.ints(first),

@@ -29,6 +29,7 @@ class Scores:
     biases: tuple[tuple[ir.Value, float], ...] = ()
     masks: tuple[Masked, ...] = ()
     sink: ir.Value | None = None
+    transposed: bool = False  # the softmax reads the product's transpose
     oddities: tuple[str, ...] = field(default=())  # what no standard operator has
 
     def odd(self, what: str) -> "Scores":
@@ -57,6 +58,18 @@ def read_scores(facts: Facts, value: ir.Value, depth: int = DEPTH) -> Scores | N
             and inner.sink is None
         )
         return replace(inner, saturated=True) if inner is not None and plain else None
+    if op == "Transpose":
+        inner = read_scores(facts, inputs[0], depth - 1)
+        rank = len(facts.dims(value) or ())
+        swapped = list(node.attributes.get_ints("perm", [])) == [
+            *range(rank - 2),
+            rank - 1,
+            rank - 2,
+        ]
+        plain = inner is not None and not (inner.biases or inner.masks or inner.sink)
+        return (
+            replace(inner, transposed=not inner.transposed) if inner and swapped and plain else None
+        )
     if op in ("Reshape", "Unsqueeze", "Squeeze"):
         inner = read_scores(facts, inputs[0], depth - 1)
         return inner.odd("the scores change their axes") if inner is not None else None
@@ -88,7 +101,7 @@ def _scaled(facts: Facts, node: ir.Node, inputs: list[ir.Value], depth: int) -> 
         tensor = inputs[1]
         if inner is None and node.op_type == "Mul":
             inner, tensor = read_scores(facts, inputs[1], depth - 1), inputs[0]
-        if inner is None or not (facts.constant(tensor) or facts.dims(tensor) in ((), (1,))):
+        if inner is None or not (facts.constant(tensor) or _small(facts, tensor)):
             return None
         return inner.odd(f"the scores are scaled by {tensor.name}")
     if not numbers[1]:
@@ -103,6 +116,14 @@ def _scaled(facts: Facts, node: ir.Node, inputs: list[ir.Value], depth: int) -> 
         return inner.odd("a factor follows the softcap or mask")
     biases = tuple((v, f * factor) for v, f in inner.biases)
     return replace(inner, scale=inner.scale * factor, biases=biases)
+
+
+def _small(facts: Facts, tensor: ir.Value) -> bool:
+    """Whether a factor is no more than one number, or one matrix for every head: a mask of zeros and ones."""
+    dims = facts.dims(tensor)
+    return dims is not None and (
+        dims in ((), (1,)) or (len(dims) > 1 and all(d == 1 for d in dims[:-2]))
+    )
 
 
 def _biased(facts: Facts, node: ir.Node, inputs: list[ir.Value], depth: int) -> Scores | None:

@@ -4,7 +4,7 @@ ReduceMean(x * x) -> Add(eps) -> Sqrt -> Reciprocal   is   1 * (mean + eps)^(-1/
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import onnx_ir as ir
@@ -34,7 +34,7 @@ class Join:
 def joins(facts: Facts, moment: Moment) -> Iterator[Join]:
     """Follow one statistic forward to every tensor that is multiplied or divided by it."""
     start = moment.node.outputs[0]
-    stack: list[_State] = [_State(start, moment.start, None, moment.fault, None)]
+    stack: list[_State] = [_State(moment, start, moment.start, None, moment.fault, None)]
     roots: list[ir.Value] = []
     steps = 0
     while stack and steps < 64:
@@ -49,19 +49,26 @@ def joins(facts: Facts, moment: Moment) -> Iterator[Join]:
         for node in facts.users(state.value):
             if node.domain:
                 continue
-            step = _step(facts, moment, node, state)
+            raw = _with_mean(facts, node, state)
+            if raw is not None:
+                stack.append(_State(raw, node.outputs[0], Form(), None, raw.fault, None))
+                continue
+            step = _step(facts, state.moment, node, state)
             if step is not None:
-                stack.append(_State(node.outputs[0], *step, state.weight))
+                stack.append(_State(state.moment, node.outputs[0], *step, state.weight))
                 continue
             joined = _joined(facts, node, state.value, state.form)
             if joined is None:
                 continue
             other, multiplier = joined
             if state.weight is None and facts.constant(other) and facts.scalar(other) is None:
-                stack.append(_State(node.outputs[0], multiplier, state.mean, state.fault, other))
+                new = _State(
+                    state.moment, node.outputs[0], multiplier, state.mean, state.fault, other
+                )
+                stack.append(new)
             else:
                 yield Join(
-                    moment,
+                    state.moment,
                     node,
                     other,
                     state.value,
@@ -75,11 +82,24 @@ def joins(facts: Facts, moment: Moment) -> Iterator[Join]:
 
 @dataclass(frozen=True, slots=True)
 class _State:
+    moment: Moment
     value: ir.Value
     form: Form
     mean: ir.Value | None
     fault: str
     weight: ir.Value | None
+
+
+def _with_mean(facts: Facts, node: ir.Node, state: _State) -> Moment | None:
+    """The mean of squares of x, when `node` adds the square of x's mean to x's variance."""
+    if node.op_type not in ("Add", "Sum") or len(node.inputs) != 2 or state.form != Form():
+        return None
+    x = centre_of(facts, state.moment)
+    other = node.inputs[1 if node.inputs[0] is state.value else 0]
+    if x is None or other is None or state.weight is not None or state.mean is not None:
+        return None
+    whole = replace(state.moment, base=x)
+    return whole if _mean_of_square(facts, whole, other) is not None else None
 
 
 def _step(
@@ -96,6 +116,11 @@ def _step(
     if op in ("Sqrt", "Reciprocal"):
         raised = form.raised(HALF if op == "Sqrt" else Fraction(-1))
         return None if raised is None else (raised, mean, fault)
+    if op == "Relu":
+        return form.floor(0.0), mean, fault
+    if op == "Mul" and node.inputs[0] is value is node.inputs[1]:
+        squared_form = form.raised(Fraction(2))
+        return None if squared_form is None else (squared_form, mean, fault)
     if op == "Log":
         return Form(kind="log", inner=form), mean, fault
     if op == "Exp" and form.kind == "log" and form.inner is not None and form.power == 1:
@@ -147,6 +172,21 @@ def _mean_of_square(facts: Facts, moment: Moment, value: ir.Value) -> ir.Value |
     if fault:
         return None
     return base if is_mean(facts, base, moment.base, moment.axes) else None
+
+
+def centre_of(facts: Facts, moment: Moment) -> ir.Value | None:
+    """x when the squares are of x - mean(x)."""
+    return centre_below(facts, moment.base, moment.axes)
+
+
+def centre_below(facts: Facts, value: ir.Value, axes: tuple[int, ...]) -> ir.Value | None:
+    """x when `value` is x - mean(x) over `axes`."""
+    node = facts.peel(value).producer()
+    if node is None or node.domain or node.op_type != "Sub":
+        return None
+    first, second = node.inputs[0], node.inputs[1]
+    assert first is not None and second is not None
+    return first if is_mean(facts, second, first, axes) else None
 
 
 def is_mean(facts: Facts, value: ir.Value, tensor: ir.Value, axes: tuple[int, ...]) -> bool:

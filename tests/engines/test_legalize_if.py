@@ -65,7 +65,7 @@ def test_tensorrt_refuses_it_as_it_is(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_spelled_out_it_builds_and_kernels_name_the_node(dtype, tmp_path):
     record = build(graph(dtype), tmp_path)
-    assert record.legalized == (f"{NAME}: inside If, spelled out as MatMul and Softmax",)
+    assert record.legalized == (f"{NAME}: inside a subgraph, spelled out as MatMul and Softmax",)
     assert record.violations == ()
     nodes = {n for k in load_layers(tmp_path / record.layers).kernels for n in k.nodes}
     assert f"{NAME}/MatMul" in nodes and not any("branch" in node for node in nodes)
@@ -86,7 +86,7 @@ def test_numbers_stay(taken):
 def test_attention_beside_an_if_is_left_alone():
     changed, lines = legal(graph("fp16", outside=True))
     assert [n.op_type for n in changed.graph.node] == ["Attention", "If"]
-    assert len(lines) == 1 and "inside If" in lines[0]
+    assert len(lines) == 1 and "inside a subgraph" in lines[0]
 
 
 @pytest.mark.parametrize("name", [NAME, ""], ids=["same name", "no name"])

@@ -21,10 +21,10 @@ def test_equal_to_transformers_hidden_states(tmp_path):
         expected = theirs(ids, output_hidden_states=True).hidden_states
     checkpoint = open_checkpoint(str(tmp_path))
     for layer in range(3):
-        found = block_inputs(checkpoint, layer, ids)
+        (found,) = block_inputs(checkpoint, layer, [ids])
         torch.testing.assert_close(found, expected[layer], rtol=1e-5, atol=1e-6)
 
 
 def test_none_where_a_block_needs_more_than_hidden_states():
     checkpoint = preset_checkpoint("t5-tiny", seed=0)
-    assert block_inputs(checkpoint, 0, torch.zeros(1, 4, dtype=torch.int64)) is None
+    assert block_inputs(checkpoint, 0, [torch.zeros(1, 4, dtype=torch.int64)]) is None

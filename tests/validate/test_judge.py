@@ -189,3 +189,27 @@ def test_limits_that_could_not_apply_are_refused(tiny, truth):
     assert verdict(tiny, silent, half(tiny), Limits(min_token_agreement=0.98)).passed
     with pytest.raises(UsageError, match="max_perplexity_ratio"):
         verdict(tiny, silent, half(tiny), Limits(max_perplexity_ratio=1.01))
+
+
+def test_where_pytorch_overflows_in_fp16_the_yardstick_is_bf16(tiny):
+    """A model whose activations pass 65504: PyTorch in fp16 gives no number to measure by, a wide candidate passes."""
+
+    def load(dtype):
+        model = tiny.model(tiny.fault(scale=1e7))
+        return model.to(dtype).eval()
+
+    truth = tiny.truth(load)
+    floor = truth.floor(DType.FP16, DType.FP32)
+    assert floor.dtype is DType.BF16 and floor.finite
+    assert truth.floor(DType.BF16, DType.FP32) is floor  # computed once
+    wide = tiny.runner(load(torch.float32), torch.float32)
+    found = verdict(tiny, truth, wide, Limits(max_error_over_floor=1.0))
+    assert found.passed and found.floor_dtype == "bf16"
+    assert "PyTorch in fp16 is not finite" in found.notes[0]
+    narrow = tiny.runner(load(torch.float16))
+    assert not verdict(tiny, truth, narrow, Limits(max_error_over_floor=1e9)).passed
+
+
+def test_a_finite_floor_is_the_variant_s_own(tiny, truth):
+    assert truth.floor(DType.FP16, DType.FP32).dtype is DType.FP16
+    assert verdict(tiny, truth, half(tiny)).floor_dtype == "fp16"

@@ -1,5 +1,6 @@
 """Every weight is held against the checkpoint: a wrong row that no input reads is found too."""
 
+import numpy as np
 import onnx
 import pytest
 
@@ -40,6 +41,22 @@ def test_one_flipped_bit_in_the_last_element_is_found(exported, name):
     changed[offset + length - 1] ^= 0x80  # the sign
     data.write_bytes(changed)
     try:
+        assert unlike_weights(checkpoint, model) == (name,)
+    finally:
+        data.write_bytes(before)
+
+
+def test_a_weight_held_times_a_power_of_two_is_the_checkpoint_s(exported):
+    checkpoint, model = exported
+    name = "layers.1.mlp.down_proj.weight"
+    data, offset, length = offset_of(model, name)
+    before = data.read_bytes()
+    kind = np.float32 if "fp32" in str(model) else np.float16
+    numbers = np.frombuffer(before[offset : offset + length], kind)
+    data.write_bytes(before[:offset] + np.ldexp(numbers, -3).tobytes() + before[offset + length :])
+    try:
+        assert unlike_weights(checkpoint, model, exponents={name: 3}) == ()
+        assert unlike_weights(checkpoint, model, exponents={name: 2}) == (name,)
         assert unlike_weights(checkpoint, model) == (name,)
     finally:
         data.write_bytes(before)

@@ -1,0 +1,90 @@
+"""The commands about engines: what a target will make of a graph."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import console
+from .cli_tools import JsonOption
+from .core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .engines.preflight import Finding, Report
+
+
+def preflight(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Any ONNX graph.")],
+    target: Annotated[
+        list[str],
+        typer.Option(
+            "-t", "--target", metavar="T", help="E.g. tensorrt-rtx:sm89; repeat for several."
+        ),
+    ],
+    minimum: Annotated[
+        str | None,
+        typer.Option("--min", metavar="SHAPES", help="Smallest sizes, e.g. input_ids:1x1."),
+    ] = None,
+    optimum: Annotated[
+        str | None, typer.Option("--opt", metavar="SHAPES", help="Usual sizes.")
+    ] = None,
+    maximum: Annotated[
+        str | None, typer.Option("--max", metavar="SHAPES", help="Largest sizes.")
+    ] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Read every weight: infinite, NaN, stored twice.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say, without building, why a target would refuse a graph or silently make something else of it; exit 1 if it would."""
+    from .engines.preflight import preflight as look
+    from .engines.target import Target
+
+    targets = [Target.parse(text) for text in target]
+    shapes = (minimum, optimum, maximum)
+    reports = [look(model, each, shapes=shapes, thorough=weights) for each in targets]
+
+    def render() -> Any:
+        from rich.console import Group
+
+        return Group(*(part for report in reports for part in _rendered(report)))
+
+    console.emit([report.as_dict() for report in reports], render, as_json)
+    if not all(report.passed for report in reports):
+        raise typer.Exit(int(ExitCode.GATE))
+
+
+def _rendered(report: "Report") -> "list[Table | str]":
+    """A table with one row for each rule, and a sentence."""
+    from rich.markup import escape
+
+    groups: dict[tuple[str, str, bool], list[Finding]] = {}
+    for finding in report.findings:
+        groups.setdefault((finding.rule, finding.severity, finding.legalized), []).append(finding)
+    made = console.table(
+        f"{report.model} on {report.target}", "!rule", "", "where", "found", "what happens", "fix"
+    )
+    for (rule, severity, legalized), group in groups.items():
+        first, more = group[0], len(group) - 1
+        mark = (
+            "[green]legalised[/]"
+            if legalized
+            else {"refused": "[red]refused[/]", "silent": "[red]silent[/]"}.get(severity, severity)
+        )
+        made.add_row(
+            rule, mark, escape(first.node) + (f" and {more} more" if more else ""), escape(first.found),
+            escape(first.happens), "compile rewrites it" if legalized else escape(first.fix),
+        )  # fmt: skip
+    count = len(report.failures)
+    verdict = (
+        f"{count} {'finding needs' if count == 1 else 'findings need'} your attention"
+        if count
+        else "nothing stands in the way"
+    )
+    line = f"{report.target}: {verdict} (rules of {report.table}; {report.seconds:.2f} s)\n"
+    return [made, line] if report.findings else [line]
+
+
+COMMANDS = (preflight,)

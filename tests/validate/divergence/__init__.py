@@ -1,0 +1,1 @@
+"""Planted faults and near misses of the first divergence."""

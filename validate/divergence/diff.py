@@ -1,0 +1,284 @@
+"""diff: compare two sides value by value and find the first operator that goes wrong by itself.
+
+map values -> give each operator the other side's inputs -> local error against rounding noise
+-> the first beyond it -> cause -> smallest graph that shows it
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+
+from ...core.dtypes import DType
+from ...core.errors import UsageError
+from ...core.progress import Progress, Step, silent
+from ...core.shapes import Shape
+from ...graph.type_names import DataType, type_name
+from ...graph.values import WIDE_FLOATS
+from .diagnosis import Case, Cause, diagnose
+from .feeds import choose_feeds
+from .mapping import map_values
+from .measure import LocalError
+from .record import Diff, Divergence
+from .repro import write_repro
+from .sides import GraphSide, Side, survey
+from .units import unit_of
+from .values import compare_values
+from .walk import Evidence, Setting, Walked, walk
+from .weight_check import WeightDifference, differing_weights
+
+LAYER = re.compile(r"layers\.\d+")
+ALSO = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    """inputs: tensors of a file. shapes, seed: of seeded inputs. exact: the candidate graph computes in float64 too:
+    only what it means counts. dtype: the type that saved values were computed in, where their own type hides it.
+    tolerance: how many times the noise an operator may be off. repro: folder for the smallest graph.
+    """
+
+    inputs: Mapping[str, torch.Tensor] | None = None
+    shapes: Mapping[str, Shape] | None = None
+    seed: int = 0
+    exact: bool = False
+    dtype: DType | None = None
+    tolerance: float = 1.0
+    repro: Path | None = None
+
+
+def diff(
+    reference: Side,
+    candidate: Side,
+    options: DiffOptions = DiffOptions(),
+    progress: Progress = silent,
+) -> Diff:
+    """Compare `candidate` with `reference`.
+
+    Where the candidate is a graph, its operators are run on the reference's values. Where only the reference is
+    one, its operators are run on the candidate's values and say what these should be. Where neither is, values are
+    compared by name and the first whose error grows is given. Raises UsageError where nothing can be compared.
+    """
+    if options.tolerance <= 0:
+        raise UsageError(
+            f"tolerance {options.tolerance:g}", found="not positive", fix="1 is the noise"
+        )
+    sides = (reference, candidate)
+    feeds, source = choose_feeds(sides, options.inputs, options.shapes or {}, options.seed)
+    if not isinstance(candidate, GraphSide) and not isinstance(reference, GraphSide):
+        return compare_values(reference, candidate, feeds, source, options.dtype)
+    graph_is_candidate = isinstance(candidate, GraphSide)
+    graph, other = (candidate, reference) if graph_is_candidate else (reference, candidate)
+    assert isinstance(graph, GraphSide)
+    setting = _settle(graph, other, feeds, options, graph_is_candidate, progress)
+    walked = walk(setting, progress)
+    return _conclude(setting, walked, source, options, progress)
+
+
+def _settle(
+    graph: GraphSide,
+    other: Side,
+    feeds: Mapping[str, torch.Tensor],
+    options: DiffOptions,
+    graph_is_candidate: bool,
+    progress: Progress,
+) -> Setting:
+    """Both sides run once to be mapped."""
+    progress(Step("run", 0, 2, graph.label))
+    exact = options.exact or not graph_is_candidate
+    seen = survey(graph, feeds, exact=exact)
+    progress(Step("run", 1, 2, other.label))
+    theirs = survey(other, feeds, exact=options.exact or graph_is_candidate)
+    mapping = map_values(graph, other, seen, theirs)
+    if not mapping.pairs:
+        raise UsageError(
+            f"compare {graph.label} with {other.label}",
+            found="no value of one has a partner of its name and shape in the other",
+            fix="Compare graphs of one model; saved values need the graph's names",
+        )
+    mine, its = working_type(graph.model), None
+    if isinstance(other, GraphSide):
+        its = working_type(other.model)
+    unit = unit_of(its) if its is not None else 0.0
+    if options.dtype is not None:
+        unit = max(unit, unit_of(DataType(options.dtype.onnx)))
+    if not graph_is_candidate:
+        unit = max(unit, unit_of(mine))
+    return Setting(
+        graph=graph,
+        other=other,
+        mapping=mapping,
+        feeds=feeds,
+        seen=seen,
+        theirs=theirs,
+        graph_is_candidate=graph_is_candidate,
+        exact=options.exact,
+        same_type=mine == its and not options.exact,
+        other_unit=0.0 if options.exact or mine == its else unit,
+        tolerance=options.tolerance,
+    )
+
+
+def working_type(model: ir.Model) -> DataType | None:
+    """The floating type that most values of the graph have."""
+    counts = Counter(
+        v.dtype for node in model.graph for v in node.outputs if v.dtype in WIDE_FLOATS
+    )
+    counts += Counter(v.dtype for v in model.graph.initializers.values() if v.dtype in WIDE_FLOATS)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _conclude(
+    setting: Setting, walked: Walked, source: str, options: DiffOptions, progress: Progress
+) -> Diff:
+    progress(Step("diagnose"))
+    first = walked.first
+    differing = differing_weights(setting)
+    notes = [f"{w.name}: {w.difference.text} ({w.difference.kind})" for w in differing[:ALSO]]
+    order = {node: i for i, node in enumerate(setting.graph.model.graph)}
+    found: Divergence | None = None
+    if differing and (first is None or order[differing[0].node] < order[first.region.node]):
+        found, first = _by_weight(setting, differing[0], walked), None
+    elif first is not None:
+        found = _by_numbers(setting, first)
+    totals = _totals(setting, found)
+    if found is not None:
+        found = replace(
+            found,
+            error_in=max((totals[n] for n in found.reads if n in totals), default=None),
+            error_out=totals.get(found.value),
+        )
+    graph, other = setting.graph.label, setting.other.label
+    result = Diff(
+        reference=other if setting.graph_is_candidate else graph,
+        candidate=graph if setting.graph_is_candidate else other,
+        inputs=source,
+        mapping=setting.mapping.how,
+        compared=len(setting.mapping.pairs),
+        values=setting.mapping.graph_values,
+        other_values=setting.mapping.other_values,
+        first=found,
+        also=tuple(
+            n
+            for n, e in walked.errors.items()
+            if e.diverged and (found is None or n != found.value)
+        )[:ALSO],
+        totals={n: v for n, v in totals.items() if LAYER.fullmatch(n) or n in _outputs(setting)},
+        errors=walked.errors,
+        notes=(*notes, *_silent_differences(setting, found)),
+    )
+    if options.repro is None or found is None or first is None:
+        return result
+    command = write_repro(
+        first, setting.graph.model, found, options.repro, candidate=setting.graph_is_candidate
+    )
+    return replace(result, repro=options.repro, command=command)
+
+
+def _by_numbers(setting: Setting, first: Evidence) -> Divergence:
+    cause = diagnose(Case(first, setting))
+    node = next(
+        (n for n in setting.graph.model.graph if cause.node is not None and n.name == cause.node),
+        first.region.node,
+    )
+    return Divergence(
+        value=first.region.name,
+        other_value=setting.mapping.pairs[first.region.name],
+        node=node.name or first.region.name,
+        op_type=node.op_type,
+        nodes=tuple(n.name or n.op_type for n in first.region.nodes),
+        reads=tuple(str(v.name) for v in first.region.inputs),
+        error=first.error,
+        cause=cause,
+    )
+
+
+def _by_weight(setting: Setting, weight: WeightDifference, walked: Walked) -> Divergence:
+    """A weight that differs where these inputs do not show it."""
+    value = str(weight.node.outputs[0].name)
+    error = walked.errors.get(value, LocalError(0.0, "whole", (), 0.0, 0.0, 0.0))
+    text = f"{weight.name}: {weight.difference.text}"
+    if not error.diverged:
+        text += "; these inputs do not reach it here"
+    facts = {"weight": weight.name, **weight.difference.facts}
+    return Divergence(
+        value=value,
+        other_value=setting.mapping.pairs.get(value, value),
+        node=weight.node.name or value,
+        op_type=weight.node.op_type,
+        nodes=(weight.node.name or value,),
+        reads=tuple(str(v.name) for v in weight.node.inputs if v is not None),
+        error=error,
+        cause=Cause(weight.difference.kind, text, facts),
+    )
+
+
+def _outputs(setting: Setting) -> list[str]:
+    return [str(v.name) for v in setting.graph.model.graph.outputs]
+
+
+def _totals(setting: Setting, found: Divergence | None) -> dict[str, float]:
+    """Relative rms error of some values when each side runs by itself: outputs, layers, around the divergence."""
+    pairs = setting.mapping.pairs
+    names = {n for n in pairs if LAYER.fullmatch(n)} | set(_outputs(setting))
+    if found is not None:
+        names |= {found.value, *found.reads}
+    names &= pairs.keys()
+    theirs: dict[str, torch.Tensor] = {}
+    exact = setting.exact or setting.graph_is_candidate
+    setting.other.run(
+        setting.feeds, theirs.__setitem__, frozenset(pairs[n] for n in names), exact=exact
+    )
+    totals: dict[str, float] = {}
+
+    def note(name: str, value: torch.Tensor) -> None:
+        their = theirs.get(pairs[name])
+        if their is not None and value.is_floating_point() and their.shape == value.shape:
+            one, two = (their, value) if setting.graph_is_candidate else (value, their)
+            totals[name] = relative_error(one, two)
+
+    exact = setting.exact or not setting.graph_is_candidate
+    setting.graph.run(setting.feeds, note, names, exact=exact)
+    return totals
+
+
+def relative_error(reference: torch.Tensor, actual: torch.Tensor) -> float:
+    """rms(actual - reference) / rms(reference), over elements that are finite in the reference."""
+    r, a = reference.double(), actual.double()
+    keep = r.isfinite() & (r.abs() < 1e30)
+    r, a = r[keep], a[keep]
+    size = float(r.square().mean().sqrt()) if r.numel() else 0.0
+    error = float((a - r).square().mean().sqrt()) if r.numel() else 0.0
+    if error != error:
+        return torch.inf
+    return error / size if size else (0.0 if error == 0 else torch.inf)
+
+
+def _silent_differences(setting: Setting, found: Divergence | None) -> list[str]:
+    """Attributes that differ between partners and that these inputs do not show."""
+    other = setting.other
+    if not isinstance(other, GraphSide):
+        return []
+    notes = []
+    for name, their in setting.mapping.pairs.items():
+        mine, partner = setting.graph.values[name].producer(), other.values[their].producer()
+        if mine is None or partner is None or mine.op_type != partner.op_type:
+            continue
+        if found is not None and mine.name == found.node:
+            continue
+        for key in sorted({*mine.attributes, *partner.attributes}):
+            a, b = (
+                n.attributes[key].value if key in n.attributes else None for n in (mine, partner)
+            )
+            if key != "to" and a != b and not isinstance(a, ir.Graph):
+                notes.append(f"{mine.name}: {key} is {a}, and {b} in {other.label}")
+        types = (setting.graph.values[name].dtype, other.values[their].dtype)
+        if setting.same_type and unit_of(types[0]) > unit_of(types[1]) > 0:
+            notes.append(
+                f"{name} is {type_name(types[0])}, and {type_name(types[1])} in {other.label}"
+            )
+    return notes[:ALSO]

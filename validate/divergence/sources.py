@@ -1,0 +1,76 @@
+"""What `diff` is given, opened: an ONNX file, a bundle, its PyTorch reference, or saved values.
+
+model.onnx            the typed evaluator over that graph
+BUNDLE[:precision]    the bundle's graph in that precision (the first if none is named)
+*.npz *.safetensors   saved values by name
+*.json                Polygraphy's RunResults or inputs (the first set)
+"""
+
+from pathlib import Path
+
+import torch
+
+from ...core.bundle import MANIFEST, Bundle
+from ...core.errors import UnavailableError, UsageError
+from ...graph.io import load_model
+from ..golden import read_golden
+from ..runners import tensor_from_numpy
+from ..tensor_files import FORMATS, load_tensors
+from .sides import Feeds, GraphSide, SavedSide
+
+PLANS = (".plan", ".engine", ".trt")
+
+
+def open_graph(path: Path) -> GraphSide:
+    """An ONNX file as a side."""
+    return GraphSide(str(path), load_model(path))
+
+
+def open_bundle(path: Path, precision: str | None) -> GraphSide:
+    """A bundle's graph as a side, with the bundle's golden inputs."""
+    bundle = Bundle.open(path)
+    variant = bundle.manifest.variant(precision)
+    model = load_model(bundle.file(variant.model))
+    return GraphSide(f"{path}:{variant.precision}", model, golden_inputs(bundle))
+
+
+def golden_inputs(bundle: Bundle) -> dict[str, Feeds]:
+    """Whole inputs of the bundle's golden cases, by case; empty where it has none."""
+    if bundle.manifest.golden is None:
+        return {}
+    return {case.name: case.inputs for case in read_golden(bundle.file(bundle.manifest.golden))}
+
+
+def open_source(text: str) -> GraphSide | SavedSide:
+    """The side that `text` names; a recipe or a bundle's reference needs the pipeline, see the command line.
+
+    Raises UsageError where nothing of that name is known, UnavailableError for an engine, and what reading raises.
+    """
+    path, precision = Path(text), None
+    if not path.exists() and ":" in text:
+        before, _, after = text.rpartition(":")
+        if Path(before).exists():
+            path, precision = Path(before), after
+    if path.suffix in PLANS:
+        raise UnavailableError(
+            f"run {text}",
+            found="an engine shows its values on its own GPU only",
+            fix="Compare the ONNX graph that it was built from, or outputs saved on the machine with the GPU",
+        )
+    if path.suffix in FORMATS:
+        return SavedSide(text, saved_tensors(path))
+    if path.is_dir() and (path / MANIFEST).is_file():
+        return open_bundle(path, precision)
+    if path.suffix == ".onnx":
+        return open_graph(path)
+    found = "a folder that is no bundle" if path.is_dir() else "no such file"
+    raise UsageError(
+        f"compare {text}",
+        found="a file of unknown kind" if path.is_file() else found,
+        fix="Name an .onnx file, a bundle[:precision or :reference], a recipe, or saved values (.npz, .safetensors, .json)",
+    )
+
+
+def saved_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The first set of tensors at `path`, by name; raises what validate.tensor_files raises."""
+    return {name: tensor_from_numpy(array) for name, array in load_tensors(path)[0].items()}
