@@ -48,6 +48,8 @@ def load_model(path: str | Path) -> ir.Model:
     except Exception as error:  # the reader raises many kinds, each for a graph that does not fit
         cause = " ".join(str(error.__cause__ or error).split())[:300]
         raise _damaged(path, f"the graph does not hold together ({cause})") from error
+    if not all(isinstance(t, str) for n in model.graph.all_nodes() for t in (n.op_type, n.domain)):
+        raise _damaged(path, "an operator's name that is no text")
     for graph in (*model.graphs(), *(f.graph for f in model.functions.values())):
         ir.external_data.set_base_dir(graph, path.absolute().parent)
     return model

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from ...core.errors import BuildError
 from ..target import Target
 from .attention_cache import spell_out_cache
 from .attention_decomposable import allow_decomposition
@@ -48,8 +49,25 @@ def legalize(model: ir.Model, target: Target) -> tuple[ir.Model, tuple[str, ...]
     Numbers stay equal up to rounding; node names keep their prefix, so planned kernels can be traced to the graph.
     Raises BuildError when a rule meets a form it must change and cannot.
     """
-    legal = model.clone()
+    legal = _copy(model)
     changed: list[str] = []
     for rule in RULES[target.runtime]:
         changed += rule(legal)
     return legal, tuple(changed)
+
+
+def _copy(model: ir.Model) -> ir.Model:
+    """A copy with its nodes sorted: a graph that is not cannot be copied, so that `model` itself is sorted first."""
+    try:
+        return model.clone()
+    except RuntimeError:
+        pass
+    try:
+        model.graph.sort()
+        return model.clone()
+    except (ValueError, RuntimeError):
+        raise BuildError(
+            f"legalise graph {model.graph.name or 'without a name'}",
+            found="its nodes stand in a circle, or read values that nothing computes",
+            fix="blockforge preflight names them",
+        ) from None

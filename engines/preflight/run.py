@@ -71,7 +71,10 @@ def _of_model(
             "No profile can be made",
             error.fix,
         )
-    if any(f.fails and f.rule in ("graph.order", "graph.arity", "graph.names") for f in broken):
+    if any(
+        f.fails and f.rule in ("graph.order", "graph.arity", "graph.names", "graph.opset")
+        for f in broken
+    ):
         return  # the rules below read graphs that hold together
     if target.is_tensorrt:
         yield from _of_forms(model, target)

@@ -4,17 +4,21 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ...graph.rules import RULES, Fault
+from ...graph.dtype_rules import schema_of
+from ...graph.rules import RULES, Fault, bodies, domain_of, node_label
 from .finding import Finding, Severity
 
 RULE = {rule.name: rule for rule in RULES}
 REFUSES = "The parser refuses the graph"
+LARGEST_VERSION = 1_000_000  # of an opset: ONNX's own are below 100, and its look-up takes 32 bits
 BUILDS = "TensorRT builds it all the same; other tools refuse it"
 
 
 def check_structure(model: ir.Model) -> list[Finding]:
-    """What is wrong with order, names, numbers of inputs and element types."""
-    found = [*_order(model), *_names(model), *_arity(model)]
+    """What is wrong with order, names, numbers of inputs and element types; sorts the nodes of `model` where they are not."""
+    found = [*_versions(model)] or [*_order(model), *_names(model), *_attributes(model)]
+    if not any(finding.fails for finding in found):
+        found += _arity(model)
     if any(finding.fails for finding in found):
         return found  # the types of a graph that does not hold together mean nothing
     return [*found, *_types(model), *_opsets(model)]
@@ -37,7 +41,7 @@ def _order(model: ir.Model) -> Iterator[Finding]:
     if not later:
         return
     try:
-        model.clone().graph.sort()
+        model.graph.sort()
     except ValueError:
         circle = Fault(later[0].where, "it stands in a circle of nodes", "Cut the circle")
         yield _finding("order", circle, "refused", REFUSES)
@@ -56,6 +60,31 @@ def _names(model: ir.Model) -> Iterator[Finding]:
                 "names", fault, "note", "It builds; planned kernels cannot be traced to one of them",
                 "Rename one of them",
             )  # fmt: skip
+
+
+def _versions(model: ir.Model) -> Iterator[Finding]:
+    for _, opsets in bodies(model):
+        for domain, version in opsets.items():
+            if not 0 < version <= LARGEST_VERSION:
+                fault = Fault(f"opset_import {domain or 'ai.onnx'!r}", f"version {version}")
+                yield _finding("opset", fault, "refused", REFUSES)
+
+
+def _attributes(model: ir.Model) -> Iterator[Finding]:
+    """An attribute of another kind than its operator's is read by nobody."""
+    for graph, opsets in bodies(model):
+        for node in graph:
+            domain = domain_of(node)
+            schema = schema_of(node.op_type, domain, opsets.get(domain, 0))
+            for name, attribute in node.attributes.items():
+                formal = schema.attributes.get(name) if schema is not None else None
+                if formal is None or attribute.is_ref():
+                    continue
+                if int(formal.type.value) != int(attribute.type.value):
+                    fault = Fault(node_label(node), f"attribute {name} is a {attribute.type.name}")
+                    yield _finding(
+                        "arity", fault, "refused", REFUSES, f"It is a {formal.type.name}"
+                    )
 
 
 def _arity(model: ir.Model) -> Iterator[Finding]:

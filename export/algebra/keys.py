@@ -17,6 +17,7 @@ from .content import Content
 from .symbols import Dims, Sym
 
 COMMUTATIVE = {"Add", "Sum", "Mul", "Max", "Min", "And", "Or", "Equal"}
+LARGE = 2**16  # elements
 VIEWS = {"Reshape", "Unsqueeze", "Squeeze", "Flatten"}
 
 
@@ -88,8 +89,10 @@ class Numbering:
         )
 
     def _leaf(self, value: ir.Value) -> Hashable:
-        array = self.facts.array(value) if self.facts.constant(value) else None
-        if array is None or array.size > 2**16:  # a large weight is itself
+        tensor = value.const_value
+        large = tensor is not None and tensor.size > LARGE  # not even read: it is itself
+        array = self.facts.array(value) if not large and self.facts.constant(value) else None
+        if array is None or array.size > LARGE:
             return ("leaf", id(value))
         return (
             "data",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .factors import Factors
 from .laws import Kind, Law, operand
 from .report import Change, PrecisionReport
 from .streams import Streams
@@ -30,18 +31,15 @@ class _Absorb:
     bits: int
 
 
-class Rescaling:
+class Rescaling(Factors):
     """One rewrite of one model."""
 
     def __init__(
         self, model: ir.Model, streams: Streams, weights: Weights, report: PrecisionReport
     ) -> None:
-        self.model, self.graph = model, model.graph
-        self.streams, self.weights, self.report = streams, weights, report
+        super().__init__(model.graph, report)
+        self.streams, self.weights = streams, weights
         self.wishes: list[_Absorb] = []
-        self.held: dict[ir.Value, int] = {}  # exponent of every value, new ones too
-        self.source: dict[ir.Value, ir.Value] = {}  # new value -> the one whose numbers it holds
-        self._times: dict[tuple[ir.Value, int], ir.Value] = {}
 
     def apply(self) -> None:
         """Change the graph."""
@@ -57,7 +55,7 @@ class Rescaling:
         self._grant()
         for position, value in enumerate(list(self.graph.outputs)):
             if bits := self.held.get(value, 0):
-                self._restore_output(position, value, bits)
+                self.restore_output(position, value, bits)
 
     def _settle(self, node: ir.Node, law: Law) -> None:
         settle = {
@@ -84,7 +82,7 @@ class Rescaling:
             self._give(node, index, wanted)
         for index in range(len(node.inputs)):
             if index not in law.data and self._bits(node, index):
-                self._edge(node, index, 0)
+                self.edge(node, index, 0)
 
     def _give(self, node: ir.Node, index: int, wanted: int) -> None:
         """Let the operand come with the exponent `wanted`."""
@@ -96,7 +94,7 @@ class Rescaling:
             if wanted:
                 self.wishes.append(_Absorb(weight, node, index, wanted))
         elif self.held.get(value, 0) != wanted:
-            self._edge(node, index, wanted)
+            self.edge(node, index, wanted)
 
     def _product(self, node: ir.Node, law: Law) -> None:
         wanted = self._wanted(node)
@@ -125,9 +123,9 @@ class Rescaling:
             index = 0 if law.kind is Kind.QUOTIENT else law.data[-1]
             if node.inputs[0] is node.inputs[index] and law.kind is Kind.PRODUCT:
                 index = 1
-            self._edge(node, index, self._bits(node, index) + missing)
+            self.edge(node, index, self._bits(node, index) + missing)
         else:
-            self._after(node, node.outputs[0], missing)
+            self.after(node, node.outputs[0], missing)
 
     def _norm(self, node: ir.Node, law: Law) -> None:
         bits = self._bits(node, law.data[0])
@@ -149,11 +147,11 @@ class Rescaling:
                 for index in law.weights:
                     self._give(node, index, wanted)
             else:
-                self._after(node, node.outputs[0], wanted)
+                self.after(node, node.outputs[0], wanted)
 
     def _gated(self, node: ir.Node, law: Law) -> None:
         if self._bits(node, 0):
-            self._edge(node, 0, 0)
+            self.edge(node, 0, 0)
         if missing := self._wanted(node) - self._bits(node, 1):
             self._outside(node, missing)
 
@@ -173,87 +171,18 @@ class Rescaling:
     def _power(self, node: ir.Node, law: Law) -> None:
         natural = self._bits(node, 0) * law.power
         if natural.denominator != 1:
-            self._edge(node, 0, 0)
+            self.edge(node, 0, 0)
             natural *= 0
         if missing := self._wanted(node) - int(natural):
-            self._after(node, node.outputs[0], missing)
+            self.after(node, node.outputs[0], missing)
 
     def _plain(self, node: ir.Node, law: Law) -> None:
         for index in range(len(node.inputs)):
             if self._bits(node, index):
-                self._edge(node, index, 0)
+                self.edge(node, index, 0)
         for value in node.outputs:
             if bits := self.held.get(value, 0):
-                self._after(node, value, bits)
-
-    def _edge(self, node: ir.Node, index: int, wanted: int) -> None:
-        """Let the node read the operand at the exponent `wanted`, through a new Mul."""
-        value = node.inputs[index]
-        assert value is not None
-        times = self._scaled(value, wanted)
-        node.replace_input_with(index, times)
-
-    def _scaled(self, value: ir.Value, wanted: int) -> ir.Value:
-        known = self._times.get((value, wanted))
-        if known is not None:
-            return known
-        bits = wanted - self.held.get(value, 0)
-        node, result = self._mul(value, bits)
-        producer = value.producer()
-        if producer is not None and producer.graph is self.graph:
-            self.graph.insert_after(producer, node)
-        else:
-            self.graph.insert_before(next(iter(self.graph)), node)
-        self.held[result], self.source[result] = wanted, self.source.get(value, value)
-        self._times[value, wanted] = result
-        return result
-
-    def _after(self, node: ir.Node, value: ir.Value, bits: int) -> None:
-        """The node gives `value` unscaled (bits more); a new Mul makes what everyone reads."""
-        mul, result = self._mul(value, bits)
-        wanted = self.held.get(value, 0)
-        for use in list(value.uses()):
-            if use.node is not mul:
-                use.node.replace_input_with(use.idx, result)
-        for position, output in enumerate(self.graph.outputs):
-            if output is value:
-                self.graph.outputs[position] = result
-                value.name, result.name = f"{value.name}/unscaled", value.name
-        self.graph.insert_after(node, mul)
-        self.held[result], self.held[value] = wanted, wanted - bits
-        self.source[result] = self.source.get(value, value)
-
-    def _mul(self, value: ir.Value, bits: int) -> tuple[ir.Node, ir.Value]:
-        factor = self._constant(2.0**-bits)
-        result = ir.Value(
-            name=f"{value.name}/times_2^{-bits}",
-            type=ir.TensorType(ir.DataType.FLOAT),
-            shape=value.shape,
-        )
-        node = ir.Node("", "Mul", [value, factor], name=f"{result.name}/Mul", outputs=[result])
-        self.report.inserted[str(result.name)] = bits
-        return node, result
-
-    def _constant(self, number: float) -> ir.Value:
-        name = f"power_of_two/{number!r}"
-        if name not in self.graph.initializers:
-            tensor = ir.tensor(np.array(number, dtype=np.float32), name=name)
-            value = ir.Value(
-                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor
-            )
-            self.graph.initializers[name] = value
-        return self.graph.initializers[name]
-
-    def _restore_output(self, position: int, value: ir.Value, bits: int) -> None:
-        name = str(value.name)
-        mul, result = self._mul(value, -bits)
-        value.name = f"{name}/scaled"
-        result.name = name
-        producer = value.producer()
-        assert producer is not None
-        self.graph.insert_after(producer, mul)
-        self.graph.outputs[position] = result
-        self.held[result], self.source[result] = 0, self.source.get(value, value)
+                self.after(node, value, bits)
 
     def _attribute(self, node: ir.Node, name: str, before: float, after: float) -> None:
         node.attributes[name] = ir.AttrFloat32(name, after)
@@ -286,7 +215,7 @@ class Rescaling:
         value = wish.node.inputs[wish.index]
         assert value is not None and wish.weight.const_value is not None
         if value is not wish.weight:  # behind a move: scale what it gives
-            wish.node.replace_input_with(wish.index, self._scaled(value, wish.bits))
+            wish.node.replace_input_with(wish.index, self.scaled(value, wish.bits))
             return
         name = f"{wish.weight.name}/times_2^{-wish.bits}"
         if name not in self.graph.initializers:
@@ -305,11 +234,11 @@ class Rescaling:
         if law.kind is Kind.PRODUCT and wish.index in law.data:
             other = law.data[1 - law.data.index(wish.index)]
             if wish.bits > 0 and is_float(node.inputs[other]):
-                self._edge(node, other, self._bits(node, other) + wish.bits)
+                self.edge(node, other, self._bits(node, other) + wish.bits)
             else:
-                self._after(node, node.outputs[0], wish.bits)
+                self.after(node, node.outputs[0], wish.bits)
         elif law.kind is Kind.SAME and len(law.data) == 1:
             for value in node.outputs:  # a table with another reader: scale the rows, not the table
-                self._after(node, value, wish.bits)
+                self.after(node, value, wish.bits)
         else:
-            self._edge(node, wish.index, wish.bits)
+            self.edge(node, wish.index, wish.bits)

@@ -39,7 +39,10 @@ def graph(nodes, ins, outs, weights=None, opset=24, functions=()):
         v if isinstance(v, onnx.TensorProto) else numpy_helper.from_array(np.asarray(v), n)
         for n, v in (weights or {}).items()
     ]
-    opsets = [h.make_opsetid(d, v) for d, v in (("", opset), ("com.microsoft", 1), ("other", 1))]
+    opsets = [
+        h.make_opsetid(d, v)
+        for d, v in (("", opset), ("com.microsoft", 1), ("other", 1), ("blockforge", 1))
+    ]
     model = h.make_model(
         h.make_graph(nodes, "g", *edges, tensors),
         opset_imports=opsets,

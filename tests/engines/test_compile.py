@@ -19,6 +19,7 @@ from blockforge.core.shapes import ShapeRange
 from blockforge.engines import compile as compiling
 from blockforge.engines.compile import BuildOptions, CompileRequest, compile_engine
 from blockforge.engines.layers_file import load_layers
+from blockforge.engines.preflight import Table
 from blockforge.engines.target import Target
 
 RTX, ORT = Target.parse("tensorrt-rtx:sm89"), Target.parse("onnxruntime:cpu")
@@ -217,12 +218,27 @@ def test_near_miss_the_right_profile_builds(tmp_path):
     assert compile_engine(request(decoder_step(), tmp_path, profile=profile)).kernels
 
 
-def test_a_parse_error_comes_in_tensorrts_words_and_names_the_node(tmp_path):
+def non_zero(folder):
     node = helper.make_node("NonZero", ["x"], ["y"], name="find/NonZero")
     model = model_of([node], {"x": ("fp16", ["b", 8])}, {"y": (TensorProto.INT64, [2, "n"])})
-    profile = {"x": ShapeRange((1, 8), (2, 8), (4, 8))}
+    return request(model, folder, profile={"x": ShapeRange((1, 8), (2, 8), (4, 8))})
+
+
+def test_a_refused_form_is_said_before_the_builder_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "run_job", None)
+    with pytest.raises(
+        BuildError, match=r"'find/NonZero': operator NonZero.*operator\.plugin"
+    ) as error:
+        compile_engine(non_zero(tmp_path))
+    assert error.value.fix and error.value.exit_code == 4
+    assert not (tmp_path / "engines").exists()
+
+
+def test_a_parse_error_comes_in_tensorrts_words_and_names_the_node(tmp_path, monkeypatch):
+    """Where the table was measured on another version, the parser has the word."""
+    monkeypatch.setattr(Table, "binding", False)
     with pytest.raises(BuildError, match=r"cannot parse.*find/NonZero.*NonZero.*plugin") as error:
-        compile_engine(request(model, tmp_path, profile=profile))
+        compile_engine(non_zero(tmp_path))
     assert "unknown to TensorRT" in error.value.fix and error.value.exit_code == 4
     assert not (tmp_path / "engines").exists()
 

@@ -31,6 +31,7 @@ SIZES = (Size(960, "plot wide", 13), Size(360, "plot narrow", 12))
 
 
 def both(draw: "Callable[[Size], Figure]", name: str, label: str) -> Markup:
+    """The drawing in both sizes, as inline SVG; `label` is read out instead of it."""
     parts = []
     for number, size in enumerate(SIZES):
         parts.append(
@@ -40,6 +41,7 @@ def both(draw: "Callable[[Size], Figure]", name: str, label: str) -> Markup:
 
 
 def figure(size: Size, *, height: int) -> "tuple[Figure, Axes]":
+    """An empty figure of the page's width and `height` in CSS pixels, with quiet axes."""
     from matplotlib.figure import Figure
 
     inches = (size.width / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
@@ -71,6 +73,7 @@ def log_scale(axes: "Axes") -> None:
 
 
 def legend(axes: "Axes", *, columns: int) -> None:
+    """The legend above the axes."""
     made = axes.figure.legend(
         *axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False,
         fontsize=axes.xaxis.label.get_fontsize(), labelcolor=INK["ink"], handlelength=1.6,

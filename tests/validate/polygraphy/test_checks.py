@@ -30,6 +30,15 @@ def one_token(truth):
     return f32(changed)
 
 
+def runner_up(margin):
+    """Truth and outputs of one row: the truth's second lies `margin` below its best, and the outputs prefer it."""
+    truth = np.zeros((1, 1, 256))
+    truth[0, 0, :2] = 5.0, 5.0 - margin
+    swapped = truth.copy()
+    swapped[0, 0, :2] = truth[0, 0, 1::-1]
+    return {"y": truth}, {"y": f32(swapped)}
+
+
 def with_nan(array):
     array = f32(array)
     array[1, 2, 3] = math.nan
@@ -47,6 +56,8 @@ VERDICTS = {
     "small but right": (Y, {"y": SMALL}, {"y": f32(SMALL)}, None),
     "one token": ({"y": GREEDY}, {"y": LOGITS}, {"y": one_token(LOGITS)}, "1 greedy tokens"),
     "same tokens": ({"y": GREEDY}, {"y": LOGITS}, {"y": f32(NOISE)}, None),
+    "a token by noise": ({"y": GREEDY}, *runner_up(9e-3), None),
+    "a token by more": ({"y": GREEDY}, *runner_up(11e-3), "by up to 0.011; noise explains 0.01"),
     "missing": (Y | {"z": LIMIT}, {"y": LOGITS, "z": LOGITS}, {"y": f32(LOGITS)}, "missing"),
     "extra": (Y, {"y": LOGITS}, {"y": f32(LOGITS), "z": f32(LOGITS)}, "not declared"),
     "no outputs": (Y, {"y": LOGITS}, {}, "missing"),
