@@ -90,6 +90,7 @@ def validate_stage(
     from .validate.golden import write_golden
     from .validate.inputs import InputPlan
     from .validate.judge import Variant, judge_variant, truth_for
+    from .validate.polygraphy.write import write_polygraphy
     from .validate.weights import gate_weights, unlike_weights
 
     settings = job.recipe.validate_
@@ -114,10 +115,13 @@ def validate_stage(
         unlike = unlike_weights(job.checkpoint, variant.model, progress, exponents=exponents)
         limits = job.recipe.limits_of(record.precision)
         verdicts = judge_variant(truth, variant, limits, progress)
-        judged = tuple(gate_weights(verdict, unlike) for verdict in verdicts)
-        variants.append(record.model_copy(update={"verdicts": judged}))
+        gated = tuple(gate_weights(verdict, unlike) for verdict in verdicts)
+        variants.append(record.model_copy(update={"verdicts": gated}))
     write_golden(folder / GOLDEN, truth)
-    return manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
+    judged = manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
+    limits = {v.precision: job.recipe.limits_of(v.precision) for v in judged.variants}
+    write_polygraphy(folder, judged, truth, limits)
+    return judged
 
 
 def report_stage(manifest: Manifest, folder: Path) -> Manifest:

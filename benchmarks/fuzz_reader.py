@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from blockforge.core.errors import BlockforgeError
 from blockforge.engines.memory import peak_bytes
@@ -64,7 +64,7 @@ def seeds() -> list[bytes]:
         [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
-    return [model.SerializeToString()]
+    return [shape_inference.infer_shapes(model).SerializeToString()]
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

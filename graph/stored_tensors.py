@@ -10,6 +10,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 import onnx_ir as ir
 
+MOST_ELEMENTS = (
+    2**47
+)  # what no memory holds; an axis of 0 must not hide axes that no library can count
+
 
 def stored_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Every tensor in the file, with a word on where it is for those without a name."""
@@ -45,7 +49,7 @@ def tensor_fault(tensor: onnx.TensorProto, folder: Path) -> str | None:
         return f"unknown element type {tensor.data_type}"
     if dtype == ir.DataType.UNDEFINED:
         return "no element type"
-    if any(d < 0 for d in tensor.dims):
+    if any(d < 0 for d in tensor.dims) or math.prod(d for d in tensor.dims if d) > MOST_ELEMENTS:
         return f"dimensions {list(tensor.dims)}"
     if dtype == ir.DataType.STRING:
         return None if len(tensor.string_data) == math.prod(tensor.dims) else "strings are missing"

@@ -51,6 +51,6 @@ def test_ci_runs_what_a_laptop_runs():
 def test_every_command_of_the_readme_exists():
     from blockforge.cli import app
 
-    commands = {c.name or c.callback.__name__ for c in app.registered_commands}
-    named = set(re.findall(r"^\| `(\w+)", (ROOT / "README.md").read_text(), flags=re.M))
+    commands = {c.name or c.callback.__name__.replace("_", "-") for c in app.registered_commands}
+    named = set(re.findall(r"^\| `([\w-]+)", (ROOT / "README.md").read_text(), flags=re.M))
     assert named == commands

@@ -80,11 +80,10 @@ def _attributes(model: ir.Model) -> Iterator[Finding]:
                 formal = schema.attributes.get(name) if schema is not None else None
                 if formal is None or attribute.is_ref():
                     continue
-                if int(formal.type.value) != int(attribute.type.value):
+                expected = ir.AttributeType[str(formal.type).rpartition(".")[2]]
+                if attribute.type != expected:
                     fault = Fault(node_label(node), f"attribute {name} is a {attribute.type.name}")
-                    yield _finding(
-                        "arity", fault, "refused", REFUSES, f"It is a {formal.type.name}"
-                    )
+                    yield _finding("arity", fault, "refused", REFUSES, f"It is a {expected.name}")
 
 
 def _arity(model: ir.Model) -> Iterator[Finding]:

@@ -19,7 +19,6 @@ from .options import PrecisionOptions
 FLOAT = ir.DataType.FLOAT
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _QUANTISERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-_GATES = {"Swish", "Sigmoid", "Mul", "Gelu", "Relu", "Tanh", "Identity", "Split"}
 
 
 def already_typed(model: ir.Model) -> str | None:
@@ -60,13 +59,13 @@ def prepare(model: ir.Model, options: PrecisionOptions) -> None:
 
 
 def follows_types(function: ir.Function) -> bool:
-    """Whether a body computes in FP32 what must be, whatever type its inputs have: ours do, and plain gates."""
+    """Whether a body computes in FP32 what must be, whatever type its inputs have: those of our operators do."""
     operators = [n.op_type for n in function]
     for plugin in registered():
         ours = (function.domain, function.name) == (DOMAIN, plugin.table.name)
         if ours and operators == [n.op_type for n in plugin.body.node]:
             return True
-    return set(operators) <= _GATES
+    return False
 
 
 def declare_types(model: ir.Model) -> None:

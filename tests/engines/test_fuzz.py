@@ -48,12 +48,13 @@ def edge(name, dims=(8,)):
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(dims))
 
 
-def test_a_hundred_thousand_nodes(tmp_path):
-    count = 100_000
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_nodes_take_linear_time(count, tmp_path):
+    """About 0.4 ms of processor time a node."""
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(count)]
     start = time.process_time()
     report = look(helper.make_graph(nodes, "g", [edge("v0")], [edge(f"v{count}")]), tmp_path)
-    assert report.passed and time.process_time() - start < 60
+    assert report.passed and time.process_time() - start < 2e-3 * count
 
 
 def test_huge_dimensions(tmp_path):
@@ -63,12 +64,23 @@ def test_huge_dimensions(tmp_path):
     assert {f.rule for f in report.failures} == {"data.tensor"}
 
 
-def test_deep_nesting(tmp_path):
-    """Sixty branches inside each other: more than protobuf reads."""
-    inner = helper.make_graph([helper.make_node("Relu", ["x"], ["y0"])], "g0", [], [edge("y0")])
-    for depth in range(1, 60):
-        node = helper.make_node("If", ["c"], [f"y{depth}"], then_branch=inner)
-        inner = helper.make_graph([node], f"g{depth}", [], [edge(f"y{depth}")])
-    inner.input.append(edge("x"))
+def field(number, content):
+    """A length-delimited field of protobuf's wire format."""
+    size, length = len(content), bytearray()
+    while True:
+        length.append((size & 127) | (128 if size > 127 else 0))
+        size >>= 7
+        if not size:
+            return bytes([number << 3 | 2]) + bytes(length) + content
+
+
+@pytest.mark.parametrize("depth", [200, 5000])
+def test_deep_nesting(depth, tmp_path):
+    """Graphs inside each other: GraphProto.node 1, NodeProto.attribute 5, AttributeProto.g 6; more than protobuf reads."""
+    graph = b""
+    for _ in range(depth):
+        graph = field(1, field(5, field(6, graph)))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(bytes([1 << 3, 11]) + field(7, graph) + field(8, b"\x10\x18"))
     with pytest.raises(ArtefactError):
-        look(inner, tmp_path)
+        preflight(path, RTX)
