@@ -29,7 +29,7 @@ RecipeArgument = Annotated[
 BundleArgument = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="DIR", help="Where the bundle goes [bundles/<name>]."),
+    typer.Option("-o", "--output", metavar="DIR", help="Where the bundle goes (bundles/<name>)."),
 ]
 TargetOption = Annotated[
     list[str] | None,
@@ -127,7 +127,7 @@ def inspect(
     target: TargetOption = None,
     precision: Annotated[str | None, typer.Option(help="Only this precision.")] = None,
     block: Annotated[
-        int | None, typer.Option(help="Only the kernels of this block [the middle one].")
+        int | None, typer.Option(help="Only the kernels of this block (the middle one).")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every kernel.")] = False,
     as_json: JsonOption = False,
@@ -154,7 +154,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the outputs there.")
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="Which graph [the first].")] = None,
+    precision: Annotated[str | None, typer.Option(help="Which graph (the first).")] = None,
     target: Annotated[
         str, typer.Option("-t", "--target", help="Where to run.")
     ] = "onnxruntime:cpu",

@@ -18,7 +18,7 @@ def diff(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Inputs for both: .npz, .safetensors or .json [golden or seeded]."
+            metavar="FILE", help="Inputs for both: .npz, .safetensors or .json (golden or seeded)."
         ),
     ] = None,
     shapes: Annotated[

@@ -119,8 +119,8 @@ def validate_stage(
         variants.append(record.model_copy(update={"verdicts": gated}))
     write_golden(folder / GOLDEN, truth)
     judged = manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
-    limits = {v.precision: job.recipe.limits_of(v.precision) for v in judged.variants}
-    write_polygraphy(folder, judged, truth, limits)
+    by_precision = {str(v.precision): job.recipe.limits_of(v.precision) for v in judged.variants}
+    write_polygraphy(folder, judged, truth, by_precision)
     return judged
 
 
