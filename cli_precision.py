@@ -13,9 +13,7 @@ def quantize(
     model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Any ONNX graph.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx")],
     precision: Annotated[
-        Literal[
-            "fp16", "bf16", "fp8", "fp8-weights", "int8-weights", "int4-weights", "mxfp8", "nvfp4"
-        ],
+        Literal["fp16", "bf16", "fp8", "fp8-weights", "int8-weights", "int4-weights", "nvfp4"],
         typer.Option(help="What the matrix products, or their weights, become."),
     ],
     calibration: Annotated[

@@ -5,165 +5,32 @@
 [calibration]  what the model reads while its ranges are taken
 [quantize]     how precisions below 16 bits are made
 [shapes]       optimisation profile, as trtexec spells it
-[engines]      targets
+[engines]      targets, and what their kernels must show
 [validate]     seeded inputs, text and limits
 """
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from .core.errors import UsageError
-from .core.records import DTypeName, PrecisionName
+from .sections import (
+    QUANTIZED,
+    CalibrationSection,
+    EnginesSection,
+    ExportSection,
+    ModelSection,
+    QuantizeSection,
+    Section,
+    ShapesSection,
+    ValidateSection,
+)
 from .validate.limits import Limits
 
-QUANTIZED = tuple(p for p in get_args(PrecisionName) if p not in get_args(DTypeName))
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModelSection(_Section):
-    """The reference model: a checkpoint, or a preset with seeded random weights.
-
-    checkpoint: a Hugging Face folder (config.json and safetensors), a GGUF file, or
-    `package:<import name>/<file>` for one inside an installed Python package. Relative paths
-    start at the recipe's folder.
-    part: the whole decoder (token ids -> logits) or one block (hidden states in and out).
-    layer: which block, counted from 0; only with part = "block".
-    """
-
-    checkpoint: Annotated[str, Field(min_length=1)] | None = None
-    preset: str | None = None
-    seed: int = 0
-    part: Literal["decoder", "block"] = "decoder"
-    layer: Annotated[int, Field(ge=0)] = 0
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.checkpoint is None) == (self.preset is None):
-            raise ValueError("give either checkpoint or preset")
-        if self.part == "decoder" and self.layer:
-            raise ValueError('layer goes with part = "block"')
-        return self
-
-
-class ExportSection(_Section):
-    """precisions: one graph each. io: element type of floating inputs and outputs ("graph": as inside)."""
-
-    precisions: Annotated[tuple[PrecisionName, ...], Field(min_length=1)] = ("fp32", "fp16")
-    io: Literal["graph", "fp32", "fp16"] = "graph"
-
-    @model_validator(mode="after")
-    def _unique(self) -> Self:
-        if len(set(self.precisions)) != len(self.precisions):
-            raise ValueError(f"precisions names one twice: {list(self.precisions)}")
-        return self
-
-
-class CalibrationSection(_Section):
-    """What the FP32 graph reads while ranges and scales are taken; never the text that is judged on.
-
-    text: a UTF-8 file, None for the one that Blockforge ships; a model without a tokenizer reads seeded
-    numbers. tokens: how much of it, in windows of `window`.
-    """
-
-    text: str | None = None
-    tokens: Annotated[int, Field(ge=2)] = 1024
-    window: Annotated[int, Field(ge=2)] = 256
-    seed: int = 0
-
-
-class SearchSection(_Section):
-    """Let linears stay in the base type until the quantised graph keeps within a budget.
-
-    max_kl_divergence: of next tokens, in nats; max_error: relative error of the outputs (one of the two). order: keep
-    what gains most for the time it costs, or what gains most. gpu: whose roofline says what time is. tokens: of
-    the calibration text, after those that scales are taken from.
-    """
-
-    max_kl_divergence: Annotated[float, Field(gt=0)] | None = None
-    max_error: Annotated[float, Field(gt=0)] | None = None
-    order: Literal["cheapest", "fewest"] = "cheapest"
-    gpu: str = "l4"
-    tokens: Annotated[int, Field(ge=2)] = 256
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> Self:
-        if (self.max_kl_divergence is None) == (self.max_error is None):
-            raise ValueError("give either max_kl_divergence or max_error")
-        return self
-
-
-class QuantizeSection(_Section):
-    """How the precisions below 16 bits are made.
-
-    base: the type of everything that is not quantised. observer: how an activation's range is taken from
-    the calibration run. rounding: of weights, to the nearest number or with error compensation (GPTQ).
-    attention, head: quantise the attention's products and the last linear too.
-    keep: linears to leave in `base`, by name or pattern (`layers.*.mlp.down_proj`); only: quantise no others.
-    pack: join linears that read one input. search: what must hold, by leaving more linears in `base`.
-    """
-
-    base: Literal["fp16", "bf16"] = "fp16"
-    observer: Literal["amax", "percentile", "mse"] = "mse"
-    rounding: Literal["nearest", "gptq"] = "gptq"
-    attention: bool = False
-    head: bool = False
-    keep: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    pack: bool = True
-    search: SearchSection | None = None
-
-
-class ShapesSection(_Section):
-    """Sizes of every input at the profile's min, opt and max, e.g. `input_ids:1x128`."""
-
-    min: str
-    opt: str
-    max: str
-
-
-class EnginesSection(_Section):
-    """targets: e.g. `onnxruntime:cpu`, `tensorrt-rtx:sm89`, `tensorrt:sm90`.
-
-    require_dtype: a kernel computing in another type than the graph declares fails the build.
-    plugins: which blockforge operators run as plugins in full TensorRT: "auto" (where measured to be faster),
-    "off", or their names; elsewhere their function bodies run.
-    """
-
-    targets: tuple[str, ...] = ("onnxruntime:cpu",)
-    require_dtype: bool = True
-    plugins: Literal["auto", "off"] | tuple[str, ...] = "auto"
-
-    @model_validator(mode="after")
-    def _unique(self) -> Self:
-        if len(set(self.targets)) != len(self.targets):
-            raise ValueError(f"targets names one twice: {list(self.targets)}")
-        return self
-
-
-class ValidateSection(_Section):
-    """seed: of the random inputs. tokens: how much of the text to read (decoder with a tokenizer only).
-
-    limits: of every precision that limits_for does not name.
-    """
-
-    seed: int = 0
-    tokens: Annotated[int, Field(ge=2)] = 512
-    text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
-    limits: Limits | None = None
-    limits_for: dict[PrecisionName, Limits] = Field(default_factory=dict)
-
-    def limits_of(self, precision: str) -> Limits | None:
-        """The limits that a precision is judged by, None where the recipe sets none."""
-        return next((v for k, v in self.limits_for.items() if k == precision), self.limits)
-
-
-class Recipe(_Section):
+class Recipe(Section):
     """A whole recipe."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -183,8 +50,12 @@ class Recipe(_Section):
                 raise ValueError(f"validate.limits is missing: what {precision} is judged by")
             if fault := _unjudged(precision, limits):
                 raise ValueError(fault)
-        if unused := set(self.validate_.limits_for) - set(self.export.precisions):
-            raise ValueError(f"validate.limits_for.{min(unused)} is not in export.precisions")
+        for where, named in (
+            ("validate.limits_for", self.validate_.limits_for),
+            ("engines.demands_for", self.engines.demands_for),
+        ):
+            if unused := set(named) - set(self.export.precisions):
+                raise ValueError(f"{where}.{min(unused)} is not in export.precisions")
         return self
 
     def limits_of(self, precision: str) -> Limits:

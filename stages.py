@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .calibration import read_text
 from .core.dtypes import dtype_from_name
-from .core.manifest import Manifest
+from .core.manifest import EngineRecord, Manifest, VariantRecord
 from .core.progress import Progress
 from .core.shapes import Profile, ShapeRange
 from .recipe import Recipe
@@ -76,11 +76,37 @@ def compile_stage(
                 plugins=recipe.engines.plugins,
             )
             engine = compile_engine(request, progress)
-            if not recipe.engines.require_dtype:
-                engine = engine.model_copy(update={"violations": ()})
+            broken = list(engine.violations) if recipe.engines.check_dtype else []
+            broken += _unmet(recipe, variant, engine, source, folder)
+            engine = engine.model_copy(update={"violations": tuple(broken)})
             engines[str(target)] = engine.under(variant.precision)
         variants.append(variant.model_copy(update={"engines": tuple(engines.values())}))
     return manifest.model_copy(update={"variants": tuple(variants)})
+
+
+def _unmet(
+    recipe: Recipe, variant: VariantRecord, engine: EngineRecord, source: Path, folder: Path
+) -> list[str]:
+    """The recipe's demands that the planned kernels do not meet; an ONNX Runtime target plans none."""
+    from .engines.assertions import Demands, check_demands
+    from .engines.layers_file import load_layers
+    from .graph.io import load_model
+
+    wanted = recipe.engines.demands_of(variant.precision)
+    if engine.path is None or engine.layers is None:
+        return []
+    types: dict[str, str] = {
+        kind: "fp8_e4m3" if name == "fp8" else name for kind, name in wanted.require_dtype.items()
+    }
+    demands = Demands(
+        max_kernels_per_block=wanted.max_kernels_per_block,
+        require_fused=wanted.require_fused,
+        require_dtype=types,
+        spared=wanted.spared,
+    )
+    layers = load_layers(folder / variant.precision / engine.layers)
+    model = load_model(source / variant.model)
+    return [str(v) for v in check_demands(layers.kernels, model, variant.num_blocks, demands)]
 
 
 def validate_stage(

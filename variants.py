@@ -19,6 +19,7 @@ from .core.manifest import RangeRecord, VariantRecord
 from .core.progress import Progress, Step
 from .core.shapes import Profile
 from .recipe import Recipe
+from .sections import QUANTIZED
 
 if TYPE_CHECKING:
     import torch
@@ -95,8 +96,6 @@ def _make(
     progress: Progress,
 ) -> _Made:
     """The graph of one precision, from the FP32 graph."""
-    from .recipe import QUANTIZED
-
     base = DType(recipe.quantize.base) if name in QUANTIZED else dtype_from_name(name)
     io = base if recipe.export.io == "graph" else dtype_from_name(recipe.export.io)
     if name == "fp32":
@@ -147,7 +146,7 @@ def _quantized(
     wanted = recipe.quantize.model_dump(exclude={"base", "search"})
     if name != "fp8":  # activations stay in the base type
         wanted["attention"] = False
-    options = QuantizeOptions(format=name, **wanted)
+    options = QuantizeOptions(**wanted, format=name)  # type: ignore[arg-type]
     base, search = recipe.quantize.base, recipe.quantize.search
     lines: tuple[str, ...] = ()
     if search is None:
@@ -166,6 +165,9 @@ def _quantized(
             source, output, calibration.feeds, calibration.trial, options, budget, limits, progress
         )
         report, lines = found.quantize, found.lines(base)
+    if report.calibration is not None:
+        seen = report.calibration.model_copy(update={"source": calibration.source})
+        seen.save(output.with_name("calibration.json"))
     record = quantization_record(report, base, options.observer, calibration)
     return record.model_copy(update={"search": lines})
 

@@ -57,7 +57,7 @@ class EngineRecord(Record):
     dtypes: dict[str, int] = Field(default_factory=dict)  # dtype name -> kernels computing in it
     legalized: tuple[str, ...] = ()  # what engines/legalize changed, one line each
     plugins: tuple[str, ...] = ()  # blockforge operators: plugin or function body, and why
-    violations: tuple[str, ...] = ()  # kernels that compute in another type than the graph declares
+    violations: tuple[str, ...] = ()  # kernels in another type than the graph's, and unmet demands
 
     def under(self, folder: str) -> Self:
         """The same record with paths that start one folder higher: `engines/x.plan` -> `fp16/engines/x.plan`."""
@@ -180,7 +180,7 @@ class Manifest(Record):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One line per missed limit and per kernel in another type than its graph declares."""
+        """One line per missed limit, per kernel in another type than its graph declares, and per unmet demand."""
         lines = [
             f"{variant.precision}, {verdict.runner}: {gate.name} is {gate.value:.6g}, "
             f"the limit is {gate.relation} {gate.limit:g}"

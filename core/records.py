@@ -10,7 +10,7 @@ DTypeName = Literal[
 
 
 PrecisionName = Literal[
-    "fp32", "fp16", "bf16", "fp8", "fp8-weights", "int8-weights", "int4-weights", "mxfp8", "nvfp4"
+    "fp32", "fp16", "bf16", "fp8", "fp8-weights", "int8-weights", "int4-weights", "nvfp4"
 ]
 
 

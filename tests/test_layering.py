@@ -30,7 +30,7 @@ TOP = {
     *("cli_polygraphy.py", "cli_proof.py", "proof.py", "tables_proof.py"),
     "inspection.py",
     *("recipe.py", "pipeline.py", "stages.py", "variants.py", "calibration.py", "conversion.py"),
-    *("inference.py", "quantization.py"),
+    *("inference.py", "quantization.py", "sections.py"),
 }
 LIGHT = [
     "cli.py",

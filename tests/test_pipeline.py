@@ -245,3 +245,23 @@ def test_inputs_that_do_not_fit_are_one_error(bundle, tmp_path, name, content, w
         path.write_bytes(content)
     with pytest.raises(BlockforgeError, match=words):
         run_file(bundle.path, path)
+
+
+def test_demands_on_the_plan_fail_the_build_and_name_the_layers(tmp_path):
+    """Two blocks with separate projections: 12 kernels each in fp16; 11 are demanded, and fp8 products."""
+    engines = {"targets": ["tensorrt-rtx:sm89"]}
+    demanded = engines | {
+        "max_kernels_per_block": 11,
+        "require_fused": ["attention", "norm"],
+        "require_dtype": {"gemm": "fp8"},
+        "spared": ["lm_head"],
+    }
+    recipe = changed(export={"precisions": ["fp16"]}, engines=demanded)
+    failed = blockforge.build(recipe, tmp_path / "b", check=False)
+    lines = [line for line in failed.manifest.failures if "sm89" in line]
+    assert len(lines) == 2, lines
+    assert "max_kernels_per_block = 11" in lines[0] and "12" in lines[0]
+    assert 'gemm = "fp8_e4m3"' in lines[1] and "q_proj" in lines[1] and "lm_head" not in lines[1]
+    met = engines | {"max_kernels_per_block": 12, "require_dtype": {"gemm": "fp16"}}
+    recipe = changed(export={"precisions": ["fp16"]}, engines=met)
+    assert blockforge.build(recipe, tmp_path / "b", check=False).manifest.failures == ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .contractions import LONGEST, contraction
 from .coefficients import Coefficient, CoefficientReader
 from .facts import FLOATS, Facts
 from .lane_shapes import Lanes, Shape, lane_shape
@@ -71,8 +72,12 @@ class LaneReader:
             return self._sum(node, inputs, shape)
         if node.op_type == "Mul":
             return self._product(inputs, shape)
-        if node.op_type == "MatMul":
-            return self._permuted(inputs, shape)
+        if node.op_type == "MatMul" and (found := self._permuted(inputs, shape)) is not None:
+            return found
+        if node.op_type in ("MatMul", "Einsum"):
+            return self._contracted(node, shape)
+        if node.op_type == "ReduceSum":
+            return self._added_up(node, inputs[0], shape)
         return None
 
     @staticmethod
@@ -100,18 +105,14 @@ class LaneReader:
 
     def _product(self, inputs: list[ir.Value], shape: Shape) -> Lanes | None:
         for data, factor in (inputs, inputs[::-1]):
-            if (
-                lane_shape(self.facts.dims(factor), len(shape)) != shape
-                or lane_shape(self.facts.dims(data), len(shape)) != shape
-            ):
+            own = lane_shape(self.facts.dims(data), len(shape))
+            if lane_shape(self.facts.dims(factor), len(shape)) != shape or not _spreads(own, shape):
                 if (signs := self._signs(factor, shape)) is not None:
                     return self._signed(self.data(data, shape), signs)
                 continue
             if not self.coefficients.angle(factor, data):
                 continue
-            lanes = self.data(data, shape)
-            if any(t.coefficient is not None for terms in lanes.reshape(-1) for t in terms):
-                lanes = self.source(data, shape)
+            lanes = np.broadcast_to(self._uncoloured(data, own), shape)
             coefficients = self.coefficients.coefficient(factor, shape)
             result = np.empty(shape, dtype=object)
             for index, terms in np.ndenumerate(lanes):
@@ -124,6 +125,48 @@ class LaneReader:
             ) == shape:
                 return self._signed(self.data(data, shape), signs)
         return None
+
+    def _uncoloured(self, value: ir.Value, shape: Shape) -> Lanes:
+        """The lanes of a value that coefficients are about to multiply."""
+        lanes = self.data(value, shape)
+        if any(t.coefficient is not None for terms in lanes.reshape(-1) for t in terms):
+            return self.source(value, shape)
+        return lanes
+
+    def _contracted(self, node: ir.Node, shape: Shape) -> Lanes | None:
+        """A product with matrices of coefficients."""
+        found = contraction(self.facts, node, shape, self.coefficients.angle)
+        if found is None:
+            return None
+        lanes = self._uncoloured(found.data, found.data_shape)[found.data_index]
+        coefficients = self.coefficients.coefficient(found.factor, found.factor_shape)
+        factors = coefficients[found.factor_index]
+        result = np.empty(shape, dtype=object)
+        for index in np.ndindex(shape):
+            result[index] = tuple(
+                Term(t.sign * c.sign, t.source, t.at, c)
+                for terms, c in zip(lanes[index], factors[index], strict=True)
+                for t in terms
+            )
+        return result
+
+    def _added_up(self, node: ir.Node, below: ir.Value, shape: Shape) -> Lanes | None:
+        """The sum of products over one short axis of the lanes."""
+        axes, dims = self.facts.axes(node), self.facts.dims(below)
+        if axes is None or dims is None or len(axes) != 1:
+            return None
+        kept = node.attributes.get_int("keepdims", 1) == 1
+        count = len(shape) + (not kept)
+        inside, at = lane_shape(dims, count), axes[0] - len(dims) + count
+        if inside is None or at < 0 or inside[at] > LONGEST:
+            return None
+        lanes = np.moveaxis(self.data(below, inside), at, -1)
+        if any(t.coefficient is None for terms in lanes.reshape(-1) for t in terms):
+            return None
+        result = np.empty(lanes.shape[:-1], dtype=object)
+        for index in np.ndindex(result.shape):
+            result[index] = tuple(t for terms in lanes[index] for t in terms)
+        return result.reshape(shape)
 
     def _signs(self, value: ir.Value, shape: Shape) -> np.ndarray | None:
         """A constant of plus and minus ones along the lanes."""
@@ -157,3 +200,8 @@ class LaneReader:
         rows = np.abs(matrix).argmax(axis=0)
         lanes = self.data(inputs[0], shape)
         return self._signed(lanes[rows], matrix[rows, np.arange(shape[0])].astype(np.int64))
+
+
+def _spreads(own: Shape | None, shape: Shape) -> bool:
+    """Whether lanes of these sizes spread to `shape`."""
+    return own is not None and all(a in (1, b) for a, b in zip(own, shape, strict=True))

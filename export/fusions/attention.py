@@ -4,6 +4,7 @@ Q [B, H, S, D], K [B, Hkv, T, D], V [B, Hkv, T, E]; H a multiple of Hkv.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -12,8 +13,8 @@ from .attention_operator import Found, standard_attention
 from .attention_products import read_products
 from .heads import operand, straight_operand
 from .match import Match, Refusal, escaping, node_name, region
-from .scores import Scores, read_scores
-from .softmaxes import softmaxes
+from .scores import Scores, read_scores, swaps_last
+from .softmaxes import Softmax, softmaxes
 
 
 def find_attention(facts: Facts) -> Iterator[Match | Refusal]:
@@ -24,33 +25,54 @@ def find_attention(facts: Facts) -> Iterator[Match | Refusal]:
             continue
         for what in softmax.oddities:
             scores = scores.odd(what)
-        ends = list(_ends(facts, scores, node.outputs[0]))
+        columns = softmax.axis == -2  # the keys lie along the rows of the scores
+        if columns:
+            scores = replace(scores, transposed=not scores.transposed)
+            if scores.biases or scores.masks or scores.sink:
+                scores = scores.odd("the masks are transposed")
+        ends = (
+            [End(node.outputs[0], softmax.product)]
+            if softmax.product is not None
+            else list(_ends(facts, scores, End(node.outputs[0], columns=columns)))
+        )
         if not ends:
             continue
-        if not softmax.over_last:
+        if softmax.axis not in (-1, -2) or any(e.product is None for e in ends):
             yield Refusal("attn", "the softmax does not run over the keys", node_name(node))
             continue
         if len(ends) > 1:
             yield Refusal("attn", "the weights multiply more than one tensor", node_name(node))
             continue
-        weights, product, guarded, oddities = ends[0]
-        for what in oddities:
+        for what in ends[0].oddities:
             scores = scores.odd(what)
-        found = _operands(facts, node, scores, weights, product, guarded)
+        found = _operands(facts, softmax, scores, ends[0])
         if isinstance(found, str):
-            yield Refusal("attn", found, node_name(product))
+            yield Refusal("attn", found, node_name(ends[0].product))
         else:
             yield _match(facts, found)
 
 
-def _ends(
-    facts: Facts, scores: Scores, start: ir.Value
-) -> Iterator[tuple[ir.Value, ir.Node, bool, tuple[str, ...]]]:
-    """(weights, product, guarded, oddities) of every product that reads a softmax as its left side."""
-    stack: list[tuple[ir.Value, bool, tuple[str, ...]]] = [(start, False, ())]
+@dataclass(frozen=True, slots=True)
+class End:
+    """Weights on their way to the product with the values; product None where it sums over another axis."""
+
+    weights: ir.Value
+    product: ir.Node | None = None
+    guarded: bool = False
+    columns: bool = False  # the keys are the rows of the weights
+    oddities: tuple[str, ...] = ()
+
+    def odd(self, weights: ir.Value, what: str) -> "End":
+        return replace(self, weights=weights, oddities=(*self.oddities, what))
+
+
+def _ends(facts: Facts, scores: Scores, start: End) -> Iterator[End]:
+    """Every product that reads a softmax."""
+    stack = [start]
     seen: set[ir.Value] = set()
     while stack and len(seen) < 16:
-        value, guarded, odd = stack.pop()
+        end = stack.pop()
+        value = end.weights
         if value in seen:
             continue
         seen.add(value)
@@ -58,21 +80,27 @@ def _ends(
             if node.domain or not node.outputs:
                 continue
             op, out = node.op_type, node.outputs[0]
-            if op == "MatMul" or (op == "Einsum" and len(node.inputs) == 2):
-                if node.inputs[0] is value or (op == "Einsum" and node.inputs[1] is value):
-                    yield value, node, guarded, odd
+            if op == "Einsum" and len(node.inputs) == 2:
+                yield replace(end, product=node)
+            elif op == "MatMul":
+                if node.inputs[int(end.columns)] is value:
+                    yield replace(end, product=node)
+                elif end.columns:
+                    yield end
             elif op in TRANSPARENT:
-                stack.append((out, guarded, odd))
+                stack.append(replace(end, weights=out))
+            elif op == "Transpose" and swaps_last(facts, node):
+                stack.append(replace(end, weights=out, columns=not end.columns))
             elif op == "Where" and (
                 _nan_guard(facts, node, value) or _row_guard(facts, scores, node, value)
             ):
-                stack.append((out, True, odd))
+                stack.append(replace(end, weights=out, guarded=True))
             elif op in ("Reshape", "Unsqueeze", "Squeeze"):
-                stack.append((out, guarded, (*odd, "the weights change their axes")))
+                stack.append(end.odd(out, "the weights change their axes"))
             elif op in ("Slice", "Split"):
-                stack.append((out, guarded, (*odd, "the sink's weight is cut off")))
+                stack.append(end.odd(out, "the sink's weight is cut off"))
             elif op == "Mul" and any(facts.constant(v) for v in node.inputs):
-                stack.append((out, guarded, (*odd, "the weights are scaled")))
+                stack.append(end.odd(out, "the weights are scaled"))
 
 
 def _nan_guard(facts: Facts, node: ir.Node, value: ir.Value) -> bool:
@@ -107,14 +135,20 @@ def _row_guard(facts: Facts, scores: Scores, node: ir.Node, value: ir.Value) -> 
 
 
 def _operands(
-    facts: Facts,
-    softmax: ir.Node,
-    scores: Scores,
-    weights: ir.Value,
-    product: ir.Node,
-    guarded: bool,
+    facts: Facts, softmax: Softmax, scores: Scores, end: End
 ) -> Found | str:
-    read = read_products(facts, scores.product, product, weights, transposed=scores.transposed)
+    product, weights = end.product, end.weights
+    assert product is not None
+    if softmax.product is not None:
+        weights = next(v for v in product.inputs if v is not None)
+    read = read_products(
+        facts,
+        scores.product,
+        product,
+        weights,
+        transposed=scores.transposed,
+        columns=end.columns,
+    )
     if isinstance(read, str):
         return read
     if facts.constant(read.value):
@@ -131,8 +165,18 @@ def _operands(
         query = straight_operand(facts, read.query, read.query_perm)
     if query.value is key.value is value.value and facts.constant(query.value):
         return "it reads no tensor"
+    root = softmax.quotient or product.outputs[0]
     return Found(
-        softmax, scores, weights, product.outputs[0], query, key, value, read.output_perm, guarded
+        softmax.node,
+        scores,
+        weights,
+        product,
+        root,
+        query,
+        key,
+        value,
+        read.output_perm,
+        end.guarded,
     )
 
 
@@ -150,9 +194,11 @@ def _match(facts: Facts, found: Found) -> Match | Refusal:
     if isinstance(span, ir.Value):
         return Refusal("attn", f"it also depends on {span.name}", where)
     nodes, sizes = span
-    ends = found.root.producer()
-    assert ends is not None
-    near = [v for v in (*scores.product.inputs, *ends.inputs) if v not in (None, found.weights)]
+    near = [
+        v
+        for v in (*scores.product.inputs, *found.product.inputs)
+        if v is not None and v is not found.weights
+    ]
     core = region(facts, [found.root], [*near, *extras])
     escaped = escaping(facts, core[0], [found.root]) if not isinstance(core, ir.Value) else []
     if escaped:

@@ -26,6 +26,7 @@ class Found:
     softmax: ir.Node
     scores: Scores
     weights: ir.Value  # what multiplies the values
+    product: ir.Node  # of the weights and the values
     root: ir.Value
     query: Operand
     key: Operand

@@ -28,9 +28,18 @@ class Products:
 
 
 def read_products(
-    facts: Facts, first: ir.Node, second: ir.Node, weights: ir.Value, *, transposed: bool
+    facts: Facts,
+    first: ir.Node,
+    second: ir.Node,
+    weights: ir.Value,
+    *,
+    transposed: bool,
+    columns: bool = False,
 ) -> Products | str:
-    """The products whose scores (or their transpose) are softmaxed into `weights`; a reason where they are none."""
+    """The products whose scores (or their transpose) are softmaxed into `weights`; a reason where they are none.
+
+    columns: the keys are the rows of the weights, their queries the columns.
+    """
     left, right = first.inputs[0], first.inputs[1]
     values = second.inputs[1 if second.inputs[0] is weights else 0]
     assert left is not None and right is not None and values is not None
@@ -48,10 +57,12 @@ def read_products(
         query, key, query_perm, key_perm = left, right, _straight(ranks[0]), _swap(ranks[1])
     value_perm, output = _straight(ranks[2]), None
     if second.op_type == "Einsum":
-        ends = _result_einsum(facts, second, weights)
+        ends = _result_einsum(facts, second, weights, columns=columns)
         if isinstance(ends, str):
             return ends
         value_perm, output = ends
+    elif columns:  # values^T weights
+        value_perm, output = _swap(ranks[2]), _swap(len(facts.dims(second.outputs[0]) or ()))
     return Products(query, key, values, query_perm, key_perm, value_perm, output)
 
 
@@ -88,7 +99,7 @@ def _scores_einsum(
 
 
 def _result_einsum(
-    facts: Facts, node: ir.Node, weights: ir.Value
+    facts: Facts, node: ir.Node, weights: ir.Value, *, columns: bool
 ) -> tuple[Perm, Perm | None] | str:
     terms = einsum_terms(node, [len(facts.dims(v) or ()) for v in node.inputs])
     if terms is None:
@@ -97,6 +108,8 @@ def _result_einsum(
     if node.inputs[0] is not weights:
         a, b = b, a
     batch, rows, column = a[:-2], a[-2], a[-1]
+    if columns:
+        rows, column = column, rows
     width = [c for c in b if c not in a]
     if len(width) != 1 or column in out or any(c not in out for c in batch) or column not in b:
         return "the equation of the result is not weights by values"

@@ -24,9 +24,9 @@ def find_ropes(facts: Facts) -> Iterator[Match | Refusal]:
     reader = LaneReader(facts)
     done: set[ir.Value] = set()
     for node in facts.nodes:
-        if node.domain or node.op_type not in ("Add", "Sub") or node.outputs[0] in done:
+        if node.domain or not node.outputs or node.outputs[0] in done:
             continue
-        if not all(_is_product(facts, v) for v in node.inputs):
+        if not is_product_sum(facts, node.outputs[0]) and not _multiplies_pairs(facts, node):
             continue
         found, reason = _climb(facts, reader, node.outputs[0], done)
         if found is not None:
@@ -44,6 +44,18 @@ def is_product_sum(facts: Facts, value: ir.Value | None) -> bool:
         and node.op_type in ("Add", "Sub")
         and all(_is_product(facts, v) for v in node.inputs)
     )
+
+
+def _multiplies_pairs(facts: Facts, node: ir.Node) -> bool:
+    """Whether a node multiplies pairs of lanes by matrices, or adds up such products."""
+    dims = facts.dims(node.outputs[0]) or ()
+    if node.op_type == "MatMul":
+        return len(dims) > 3 and dims[-2:] in ((2, 1), (1, 2))
+    if node.op_type == "Einsum":
+        return len(node.inputs) == 2 and dims[-1:] == (2,)
+    if node.op_type == "ReduceSum" and (facts.dims(node.inputs[0]) or ())[-1:] == (2,):
+        return _is_product(facts, node.inputs[0])
+    return False
 
 
 def _is_product(facts: Facts, value: ir.Value | None) -> bool:

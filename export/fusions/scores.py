@@ -50,26 +50,18 @@ def read_scores(facts: Facts, value: ir.Value, depth: int = DEPTH) -> Scores | N
         return _scaled(facts, node, inputs, depth)
     if op == "Tanh":
         inner = read_scores(facts, inputs[0], depth - 1)
-        plain = (
-            inner is not None
-            and not inner.softcap
-            and not inner.biases
-            and not inner.masks
-            and inner.sink is None
-        )
-        return replace(inner, saturated=True) if inner is not None and plain else None
+        if inner is None or inner.softcap or inner.sink is not None:
+            return None
+        if inner.biases or inner.masks:
+            inner = inner.odd("the softcap bounds the mask as well")
+        return replace(inner, saturated=True)
     if op == "Transpose":
         inner = read_scores(facts, inputs[0], depth - 1)
-        rank = len(facts.dims(value) or ())
-        swapped = list(node.attributes.get_ints("perm", [])) == [
-            *range(rank - 2),
-            rank - 1,
-            rank - 2,
-        ]
-        plain = inner is not None and not (inner.biases or inner.masks or inner.sink)
-        return (
-            replace(inner, transposed=not inner.transposed) if inner and swapped and plain else None
-        )
+        if inner is None or not swaps_last(facts, node):
+            return None
+        if inner.biases or inner.masks or inner.sink:
+            return None
+        return replace(inner, transposed=not inner.transposed)
     if op in ("Reshape", "Unsqueeze", "Squeeze"):
         inner = read_scores(facts, inputs[0], depth - 1)
         return inner.odd("the scores change their axes") if inner is not None else None
@@ -88,6 +80,13 @@ def read_scores(facts: Facts, value: ir.Value, depth: int = DEPTH) -> Scores | N
         bounded = all(facts.constant(v) for v in inputs[1:])
         return inner.odd("the scores are bounded") if inner is not None and bounded else None
     return None
+
+
+def swaps_last(facts: Facts, node: ir.Node) -> bool:
+    """Whether a Transpose swaps the last two axes and keeps the others."""
+    rank = len(facts.dims(node.outputs[0]) or ())
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    return rank > 1 and list(node.attributes.get_ints("perm", [])) == swap
 
 
 def _scaled(facts: Facts, node: ir.Node, inputs: list[ir.Value], depth: int) -> Scores | None:

@@ -50,11 +50,11 @@ def prepare(model: ir.Model, options: PrecisionOptions) -> None:
         common.InlinePass(criteria=lambda function: not follows_types(function))(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    declare_types(model)
     for graph in model.graphs():
         for node in list(graph):
             _drop_needless_cast(graph, node)
     common.RemoveUnusedNodesPass()(model)
-    declare_types(model)
     unique_names(model)
 
 

@@ -71,8 +71,8 @@ class Calibration:
     def run(self, feeds: Feeds, attention: Sequence[ir.Value], progress: Progress) -> None:
         """Walk; `attention`: values whose range is observed as well. Weights rounded to nearest need no feeds."""
         if not feeds:
-            for linear in self.linears:
-                self.store(self._round(linear, read_weight(linear), None))
+            for one in self.linears:
+                self.store(self._round(one, read_weight(one), None))
             return
         by_node = {linear.node: linear for linear in self.linears}
         watched = set(attention)

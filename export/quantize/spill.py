@@ -28,7 +28,7 @@ class Spill:
         path.write_bytes(codes.tobytes())
         stored = ir.ExternalTensor(
             path.name, 0, path.stat().st_size, codes.dtype,
-            shape=codes.shape, name=name, base_dir=self.folder,
+            shape=ir.Shape(codes.shape.numpy()), name=name, base_dir=self.folder,
         )  # fmt: skip
         transposed, axis = linear.wants_transposed, _axis(form, linear.wants_transposed)
         scales = done.scales.T.contiguous() if transposed and form.block else done.scales

@@ -13,9 +13,9 @@ from ..quantize.linears import Linear
 
 WEIGHT_BYTES = {
     "fp8": 1.0, "fp8-weights": 1.0, "int8-weights": 1.0, "int4-weights": 0.5,
-    "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16,
+    "nvfp4": 0.5 + 1 / 16,
 }  # fmt: skip
-PEAKS = {"fp8": "fp8_e4m3", "mxfp8": "fp8_e4m3", "nvfp4": "fp8_e4m3"}
+PEAKS = {"fp8": "fp8_e4m3"}  # the other formats store weights only, and multiply in 16 bits
 
 
 @dataclass(frozen=True, slots=True)
