@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import cli_engines, cli_polygraphy, cli_precision, cli_proof, console, tables
+from . import cli_bench, cli_engines, cli_polygraphy, cli_precision, cli_proof, console, tables
 from .cli_tools import COMMANDS, JsonOption
 from .core.errors import BlockforgeError, ExitCode, UsageError
 
@@ -180,7 +180,7 @@ def run(
     console.emit(rows, render, as_json)
 
 
-ROOMS = (cli_precision, cli_engines, cli_proof, cli_polygraphy)
+ROOMS = (cli_precision, cli_engines, cli_proof, cli_polygraphy, cli_bench)
 for command in (*COMMANDS, *(command for room in ROOMS for command in room.COMMANDS)):
     app.command()(command)
 

@@ -1,7 +1,7 @@
 """The commands about engines: what a target will make of a graph."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ from .core.errors import ExitCode
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from .engines.cache import Entry
     from .engines.preflight import Finding, Report
 
 
@@ -87,4 +88,73 @@ def _rendered(report: "Report") -> "list[Table | str]":
     return [made, line] if report.findings else [line]
 
 
-COMMANDS = (preflight,)
+def cache(
+    action: Annotated[
+        Literal["ls", "prune", "verify"],
+        typer.Argument(
+            help="ls: what it holds. prune: remove the least used until the rest fits, and what killed processes left. "
+            "verify: compare every file with its hash, remove what does not match."
+        ),
+    ],
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Else $BLOCKFORGE_CACHE.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option("--max-size", metavar="SIZE", help="E.g. 5GiB; else $BLOCKFORGE_CACHE_SIZE."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List, shrink or check the engines that were built before; verify ends with exit 5 where it removed any."""
+    from .core.errors import UsageError
+    from .engines.cache import FOLDER, open_cache
+
+    store = open_cache(folder, size)
+    if store is None:
+        raise UsageError(
+            "cache", found="none is named", fix=f"Give --dir, or set {FOLDER} to a folder"
+        )
+    damaged = dict(store.verify()) if action == "verify" else {}
+    shown = {"ls": store.entries, "prune": store.prune, "verify": lambda: tuple(damaged)}[action]()
+    left = store.entries()
+
+    def render() -> Any:
+        from rich.console import Group
+
+        made = console.table(
+            {"ls": "engines", "prune": "removed", "verify": "damaged, removed"}[action],
+            "entry", "runtime", "architectures", "!bytes", "last used", "",
+        )  # fmt: skip
+        for entry in shown:
+            made.add_row(*_cache_row(entry, damaged.get(entry, "")))
+        line = f"{store.root}: {len(left)} engines, {sum(e.bytes for e in left)} of {store.max_bytes} bytes\n"
+        return Group(made, line) if shown else line
+
+    result = {
+        "folder": str(store.root),
+        "max_bytes": store.max_bytes,
+        "bytes": sum(entry.bytes for entry in left),
+        action: [entry.as_dict() | {"fault": damaged.get(entry)} for entry in shown],
+    }
+    console.emit(result, render, as_json)
+    if damaged:
+        raise typer.Exit(int(ExitCode.ARTEFACT))
+
+
+def _cache_row(entry: "Entry", fault: str) -> tuple[str, ...]:
+    """One line of the cache's table."""
+    import time
+
+    parts = entry.record.parts if entry.record else {}
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
+    return (
+        entry.digest[:12],
+        parts.get("runtime", "-"),
+        parts.get("architectures", "-"),
+        str(entry.bytes),
+        used,
+        fault,
+    )
+
+
+COMMANDS = (preflight, cache)

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from .errors import ArtefactError, UsageError
 from .manifest import FileRecord, Manifest, manifest_from_json
+from .partial import partial_folder
 
 MANIFEST = "manifest.json"
 
@@ -172,28 +173,28 @@ def check_destination(path: Path) -> None:
 def write_bundle(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on a clean exit it takes the place of `path`.
 
-    The caller seals it. An exception (Ctrl-C included) removes it and leaves `path` as it was.
+    The caller seals it. An exception (Ctrl-C included) removes it and leaves `path` as it was; what a killed process
+    left half-written for the same `path` is removed first.
     Raises UsageError when `path` cannot be written or holds something that is not a bundle.
     """
     path = Path(path)
     check_destination(path)
     path = path.resolve()  # the bundle goes where a link leads
     made = _make_parents(path.parent)
-    try:
-        staging = Path(
-            tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-        )
-    except OSError as error:
-        _remove_empty(made)
-        raise _unwritable(path, error) from None
-    try:
-        yield staging
-        staging.chmod(0o755)
-        _replace(staging, path)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        _remove_empty(made)
-        raise
+    with contextlib.ExitStack() as stack:
+        try:
+            staging = stack.enter_context(partial_folder(path.parent, path.name))
+        except OSError as error:
+            _remove_empty(made)
+            raise _unwritable(path, error) from None
+        try:
+            yield staging
+            staging.chmod(0o755)
+            _replace(staging, path)
+        except BaseException:
+            stack.close()
+            _remove_empty(made)
+            raise
 
 
 def _replace(staging: Path, path: Path) -> None:

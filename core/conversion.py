@@ -57,5 +57,7 @@ class QuantizationRecord(Record):
     calibration: str
     tokens: int
     quantized_share: float  # of the linears' FLOPs
-    search: tuple[str, ...] = ()  # each linear that stays high for the budget: what it gains and costs
+    search: tuple[
+        str, ...
+    ] = ()  # each linear that stays high for the budget: what it gains and costs
     linears: tuple[LinearRecord, ...]

@@ -3,100 +3,131 @@
 CompileRequest -> engines/<slug>.plan (TensorRT only), engines/<slug>.layers.json -> EngineRecord
 """
 
-import dataclasses
-import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
-from ..core.dtypes import DType, dtype_from_onnx
 from ..core.manifest import EngineRecord
 from ..core.progress import Progress, Step, silent
-from ..core.shapes import Profile, check_profile
+from ..core.shapes import check_profile
 from ..graph.io import load_model
 from ..plugins.policy import Choice
-from .child import Event, run_job
+from .building import ENGINES, finish, run
+from .cache import EngineCache, Key, key_of, open_cache
+from .child import Event
 from .dtype_check import check_dtypes
-from .kernel import Kernel, TensorInfo
-from .layers_file import LayersFile, save_layers
+from .gpu import gpus
 from .legalize import legalize
 from .listing import kernels_from_listing
-from .plugin_nodes import PluginSetting, choose_plugins, mark_plugins
+from .onnxruntime_compile import compile_onnxruntime
+from .options import BuildOptions, check_options
+from .plugin_nodes import choose_plugins, mark_plugins
 from .preflight import refuse
+from .request import CompileRequest
 from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
-from .target import Target
+from .tensorrt_api import load_api
+
+__all__ = ["BuildOptions", "CompileRequest", "DryRun", "compile_engine", "dry_run"]
 
 log = logging.getLogger(__name__)
 
-ENGINES = "engines"  # the folder beside model.onnx
-BENIGN = (  # warnings of TensorRT that say nothing about the graph
-    "has Int64 binding",  # our inputs are int64 as declared
-)
+PLAN, LISTING = "plan", "listing.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """How hard and how long the builder may try.
+class DryRun:
+    """What compile_engine would do.
 
-    workspace_bytes: scratch memory a kernel may use; optimization_level: 0..5 (None: TensorRT's default for both).
-    tf32: whether FP32 matrix products may round their inputs to TF32 (ten bits of mantissa), which TensorRT does unless told
-    not to and which the verdict on an FP32 graph does not cover. timeout_seconds: None waits for ever.
+    legalized, plugins: as in the EngineRecord. parts: what the engine would be made from; empty for ONNX Runtime, which
+    builds none. cached: whether the cache has it, and why or why not; "" without a cache.
     """
 
-    workspace_bytes: int | None = None
-    optimization_level: int | None = None
-    tf32: bool = False
-    timeout_seconds: float | None = None
+    target: str
+    files: tuple[str, ...]
+    profiles: tuple[dict[str, tuple[tuple[int, ...], ...]], ...]
+    options: dict[str, Any]
+    legalized: tuple[str, ...]
+    plugins: tuple[str, ...]
+    parts: dict[str, str]
+    cached: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompileRequest:
-    """One engine to build.
+class _Prepared:
+    """A TensorRT build that is ready to start. cache: None where none is named or the engine is not one for it."""
 
-    profile: the sizes of every input. folder: engines go to <folder>/engines, e.g. <bundle>/fp16. num_blocks: how
-    many decoder blocks the graph has, 0 where it has none. precision: the type that its matrix products must run
-    in; None takes it node by node from the graph. plugins: which blockforge operators run as plugins where the
-    runtime takes them: "auto", "off" or names.
-    """
-
-    model: Path
-    target: Target
-    profile: Profile
-    folder: Path
-    num_blocks: int = 0
-    precision: DType | None = None
-    options: BuildOptions = BuildOptions()
-    plugins: PluginSetting = "auto"
-
-    @property
-    def asked(self) -> str:
-        """What an error about this request says was asked."""
-        return f"engine {self.target} of {self.model.name}"
+    legal: bytes
+    legalized: tuple[str, ...]
+    key: Key
+    cache: EngineCache | None
 
 
 def compile_engine(request: CompileRequest, progress: Progress = silent) -> EngineRecord:
     """Build the engine and write its files under `folder`/engines; paths in the record are relative to `folder`.
 
+    An engine that the cache holds is copied from there; build_seconds is then what its build took.
     Nothing is left behind when it fails or is interrupted; an older engine of the same target stays until the new
     one is whole.
-    Raises UsageError for a missing file, a profile that does not fit or a folder that cannot be written,
-    ArtefactError for a damaged model, UnavailableError when the runtime or its device is missing here, and
-    BuildError with the runtime's own words when it refuses the graph or dies.
+    Raises UsageError for a missing file, a profile that does not fit, an option that the runtime lacks or a folder that
+    cannot be written, ArtefactError for a damaged model, UnavailableError when the runtime or its device is missing
+    here, and BuildError with the runtime's own words when it refuses the graph or dies.
     """
-    check_available(request.target)
-    model = load_model(request.model)
-    check_profile(request.profile, input_dims(model))
-    choices = choose_plugins(model, request.target, request.plugins)
+    model, choices = _checked(request)
     progress(Step(f"compile {request.target}", detail="graph"))
     if request.target.is_tensorrt:
         record = _compile_tensorrt(request, model, choices, progress)
     else:
-        record = _compile_onnxruntime(request, model, progress)
+        record = compile_onnxruntime(request, model, progress)
     return record.model_copy(update={"plugins": tuple(map(_choice_line, choices))})
+
+
+def dry_run(request: CompileRequest) -> DryRun:
+    """What compile_engine would build from what, and whether the cache has it; nothing is built or written.
+
+    Raises what compile_engine raises before it builds.
+    """
+    model, choices = _checked(request)
+    slug, cached = request.target.slug, ""
+    parts: dict[str, str] = {}
+    legalized: tuple[str, ...] = ()
+    files = [f"{ENGINES}/{slug}.layers.json"]
+    if request.target.is_tensorrt:
+        files.insert(0, f"{ENGINES}/{slug}.plan")
+        ready = _prepared(request, model, choices)
+        parts, legalized = dict(ready.key.parts), ready.legalized
+        if ready.cache is not None:
+            cached = ready.cache.look(ready.key).reason
+    return DryRun(
+        target=str(request.target),
+        files=tuple(files),
+        profiles=tuple(
+            {name: (r.min, r.opt, r.max) for name, r in profile.items()}
+            for profile in request.profiles
+        ),
+        options=request.options.as_job(),
+        legalized=legalized,
+        plugins=tuple(map(_choice_line, choices)),
+        parts=parts,
+        cached=cached,
+    )
+
+
+def _checked(request: CompileRequest) -> tuple[ir.Model, tuple[Choice, ...]]:
+    """The model and who runs its operators, once target, options and profiles are known to fit."""
+    check_available(request.target)
+    runtime = request.target.runtime
+    if request.target.is_tensorrt:
+        features = load_api(runtime).features
+        check_options(request.options, runtime, features, gpu=bool(gpus()), asked=request.asked)
+    model = load_model(request.model)
+    for profile in request.profiles:
+        check_profile(profile, input_dims(model))
+    return model, choose_plugins(model, request.target, request.plugins)
 
 
 def _choice_line(choice: Choice) -> str:
@@ -104,14 +135,44 @@ def _choice_line(choice: Choice) -> str:
     return f"{choice.operator}: {used} ({choice.reason})"
 
 
-def _compile_tensorrt(
-    request: CompileRequest, model: ir.Model, choices: tuple[Choice, ...], progress: Progress
-) -> EngineRecord:
-    legal, legalized = legalize(mark_plugins(model, choices), request.target)
+def _prepared(request: CompileRequest, model: ir.Model, choices: Sequence[Choice]) -> _Prepared:
+    """The graph as the builder reads it, and the key of its engine. Raises BuildError for a form known to be refused."""
+    legal, legalized = legalize(mark_plugins(model, tuple(choices)), request.target)
     refuse(legal, request.target, request.asked)
+    graph = ir.to_proto(legal).SerializeToString()
+    api = load_api(request.target.runtime)
+    cache = None if _plugins(choices) else open_cache(request.cache)
+    where = [request.target.device, *request.options.architectures]
+    if not api.architectures():  # the engine belongs to the model of GPU
+        where += sorted({g.name for g in gpus() if g.architecture == request.target.device})
+    key = key_of(
+        graph,
+        request.model.absolute().parent,
+        runtime=api.version,
+        architectures=where,
+        option=request.options.deciding(),
+        **{f"profile{n}": shapes for n, shapes in enumerate(_profiles(request))},
+    )
+    return _Prepared(graph, legalized, key, cache)
+
+
+def _profiles(request: CompileRequest) -> list[dict[str, tuple[tuple[int, ...], ...]]]:
+    return [
+        {name: (r.min, r.opt, r.max) for name, r in profile.items()} for profile in request.profiles
+    ]
+
+
+def _plugins(choices: Sequence[Choice]) -> list[str]:
+    return [choice.operator for choice in choices if choice.plugin]
+
+
+def _compile_tensorrt(
+    request: CompileRequest, model: ir.Model, choices: Sequence[Choice], progress: Progress
+) -> EngineRecord:
+    ready = _prepared(request, model, choices)
     with staging(request.folder / ENGINES, request.target.slug) as stage:
-        graph, listing = stage / "graph.onnx", stage / "listing.txt"
-        graph.write_bytes(ir.to_proto(legal).SerializeToString())
+        graph, listing = stage / "graph.onnx", stage / LISTING
+        graph.write_bytes(ready.legal)
         job: Event = {
             "job": "tensorrt",
             "asked": request.asked,
@@ -119,122 +180,26 @@ def _compile_tensorrt(
             "arch": request.target.compute_capability,
             "graph": str(graph),
             "model": str(request.model.absolute()),
-            "plan": str(stage / "plan"),
+            "plan": str(stage / PLAN),
             "listing": str(listing),
-            "plugins": [choice.operator for choice in choices if choice.plugin],
-            "profile": {n: (r.min, r.opt, r.max) for n, r in request.profile.items()},
-            **dataclasses.asdict(request.options),
+            "plugins": _plugins(choices),
+            "profiles": _profiles(request),
+            **request.options.as_job(),
         }
-        done = _run(request, job, progress)
+        found = ready.cache.fetch(ready.key, stage) if ready.cache else None
+        if found is not None:
+            said = f"cache {'hit' if found.hit else 'miss'}: {found.reason}"
+            log.info("%s: %s", request.asked, said)
+            progress(Step(f"compile {request.target}", detail=said))
+        if found is not None and found.result is not None:
+            done = dict(found.result)
+        else:
+            done = run(request, job, progress)
         kernels = kernels_from_listing(listing.read_text(encoding="utf-8"), request.asked)
-        record = _finish(request, stage, done, "builder", kernels)
+        if ready.cache is not None and found is not None and not found.hit:
+            ready.cache.keep(ready.key, {PLAN: stage / PLAN, LISTING: listing}, done)
+        record = finish(request, stage, done, "builder", kernels)
     offences = check_dtypes(kernels, model, request.precision)
     return record.model_copy(
-        update={"legalized": legalized, "violations": tuple(map(str, offences))}
+        update={"legalized": ready.legalized, "violations": tuple(map(str, offences))}
     )
-
-
-def _compile_onnxruntime(
-    request: CompileRequest, model: ir.Model, progress: Progress
-) -> EngineRecord:
-    feeds = {
-        str(value.name): (
-            dtype_from_onnx(int(value.dtype or 0)).value,
-            request.profile[str(value.name)].min,
-        )
-        for value in model.graph.inputs
-    }
-    with staging(request.folder / ENGINES, request.target.slug) as stage:
-        nodes = stage / "nodes.json"
-        job: Event = {
-            "job": "onnxruntime",
-            "asked": request.asked,
-            "model": str(request.model.absolute()),
-            "device": request.target.device,
-            "feeds": feeds,
-            "nodes": str(nodes),
-        }
-        done = _run(request, job, progress)
-        done["bytes"] = request.model.stat().st_size + _external_bytes(model)
-        kernels = tuple(_ran(node) for node in json.loads(nodes.read_text(encoding="utf-8")))
-        return _finish(request, stage, done, "profiler", kernels)
-
-
-def _ran(node: Event) -> Kernel:
-    """A node that ONNX Runtime ran."""
-    inputs, outputs = (
-        tuple(TensorInfo("", dtype, tuple(dims)) for dtype, dims in node[side])
-        for side in ("inputs", "outputs")
-    )
-    return Kernel(
-        name=node["name"],
-        type=node["type"],
-        inputs=inputs,
-        outputs=outputs,
-        tactic=node["provider"],
-        nodes=(node["name"],),
-    )
-
-
-def _run(request: CompileRequest, job: Event, progress: Progress) -> Event:
-    stage = f"compile {request.target}"
-
-    def hear(event: Event) -> None:
-        if event["event"] == "step":
-            progress(Step(stage, event["done"], event["total"], event["phase"]))
-        else:
-            log.log(_level(event), "%s: %s", request.target, event["text"])
-
-    done = run_job(request.asked, job, hear, timeout_seconds=request.options.timeout_seconds)
-    log.debug("%s: child used %s bytes at most", request.asked, done["peak_bytes"])
-    return done
-
-
-def _level(event: Event) -> int:
-    """The level of something TensorRT said."""
-    if event["severity"] != "WARNING":
-        return logging.ERROR
-    return logging.DEBUG if any(words in event["text"] for words in BENIGN) else logging.WARNING
-
-
-def _finish(
-    request: CompileRequest,
-    stage: Path,
-    done: Event,
-    source: str,
-    kernels: tuple[Kernel, ...],
-) -> EngineRecord:
-    """Move the files to their names, the plan last: a plan that exists is complete."""
-    layers = LayersFile.model_validate(
-        {
-            "target": str(request.target),
-            "runtime": done["runtime"],
-            "source": source,
-            "num_blocks": request.num_blocks,
-            "kernels": kernels,
-        }
-    )
-    save_layers(layers, stage / "layers")
-    plan = stage / "plan"
-    has_plan = plan.is_file()
-    folder, slug = request.folder / ENGINES, request.target.slug
-    (stage / "layers").replace(folder / f"{slug}.layers.json")
-    if has_plan:
-        plan.replace(folder / f"{slug}.plan")
-    return EngineRecord(
-        target=str(request.target),
-        runtime=done["runtime"],
-        path=f"{ENGINES}/{slug}.plan" if has_plan else None,
-        layers=f"{ENGINES}/{slug}.layers.json",
-        bytes=done["bytes"],
-        build_seconds=done["seconds"],
-        kernels=layers.device_kernels,
-        kernels_per_block=layers.kernels_per_block,
-        dtypes=layers.dtypes,
-    )
-
-
-def _external_bytes(model: ir.Model) -> int:
-    tensors = [v.const_value for v in model.graph.initializers.values()]
-    paths = {Path(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)}
-    return sum(path.stat().st_size for path in paths)

@@ -58,10 +58,13 @@ def require(device: str) -> None:
         )
 
 
-def open_session(path: Path, device: str, *, profile_to: str | None = None) -> Any:
+def open_session(
+    path: Path, device: str, *, profile_to: str | None = None, threads: int = 0
+) -> Any:
     """An onnxruntime.InferenceSession of the model at `path`.
 
     profile_to: prefix of a profile file; such a session leaves its weights mapped instead of repacking them.
+    threads: that share one operator's work, 0 for ONNX Runtime's own choice.
     Raises UnavailableError without the provider, UsageError without the file, and with ONNX Runtime's words
     ArtefactError for a file it cannot read and BuildError for a graph it cannot run.
     """
@@ -72,6 +75,7 @@ def open_session(path: Path, device: str, *, profile_to: str | None = None) -> A
         raise UsageError(f"model {path}", found="no such file")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ONLY_ERRORS
+    options.intra_op_num_threads = threads
     if profile_to:
         options.enable_profiling = True
         options.profile_file_prefix = profile_to

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ..core.domain import DOMAIN
 from ..plugins.policy import Choice, plugin_policy
-from ..plugins.registry import plugin_named
+from ..plugins.registry import plugin_named, registered
 from ..plugins.table import AttributeValue
 from ..plugins.tensorrt_layer import node_attributes, register_with_tensorrt
 from .target import Target
@@ -22,11 +22,13 @@ PluginSetting = str | tuple[str, ...]  # "auto", "off" or names
 
 
 def choose_plugins(model: ir.Model, target: Target, setting: PluginSetting) -> tuple[Choice, ...]:
-    """One choice for each blockforge operator in `model`, with its reason.
+    """One choice for each operator in `model` that has a plugin, with its reason; others have their bodies only.
 
     Raises UsageError as plugin_policy: an unknown setting or name, or a plugin that the target cannot carry.
     """
-    operators = dict.fromkeys(n.op_type for n in model.graph.all_nodes() if n.domain == DOMAIN)
+    known = {plugin.name for plugin in registered()}
+    nodes = model.graph.all_nodes()
+    operators = dict.fromkeys(n.op_type for n in nodes if n.domain == DOMAIN and n.op_type in known)
     digits = re.search(r"\d+", target.device)
     arch = int(digits[0]) if digits else 0
     return plugin_policy(setting, operators, runtime=target.runtime, arch=arch)

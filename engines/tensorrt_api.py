@@ -41,7 +41,10 @@ FEATURES: dict[str, tuple[str, str]] = {
     "runtime_config": ("ICudaEngine", "create_runtime_config"),
     "weight_streaming": ("BuilderFlag", "WEIGHT_STREAMING"),
     "refit": ("BuilderFlag", "REFIT"),
+    "strip_plan": ("BuilderFlag", "STRIP_PLAN"),
     "version_compatible": ("BuilderFlag", "VERSION_COMPATIBLE"),
+    "hardware_compatibility": ("IBuilderConfig", "hardware_compatibility_level"),
+    "tactic_sources": ("IBuilderConfig", "set_tactic_sources"),
 }
 
 

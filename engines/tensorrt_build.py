@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BuildError, UsageError
+from .builder_options import save_timing_cache, set_options
 from .listing import HEADER
 from .memory import peak_bytes
 from .plugin_nodes import register_plugins
 from .tensorrt_api import Api, create_logger, create_monitor, create_writer, load_api
 
 Emit = Callable[..., None]
+LOUD = ("ERROR", "INTERNAL_ERROR", "WARNING")
+HEARD = {"warning": LOUD, "info": (*LOUD, "INFO"), "verbose": (*LOUD, "INFO", "VERBOSE")}
 QUIET_SECONDS = 0.1  # at most ten progress events a second
 
 # What TensorRT says -> what would work. Matched in order against its error lines.
@@ -50,10 +53,10 @@ def build_plan(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     def hear(severity: str, text: str) -> None:
         if severity in ("ERROR", "INTERNAL_ERROR"):
             words.append(text)
-        if severity in ("ERROR", "INTERNAL_ERROR", "WARNING"):
-            emit("log", severity=severity, text=text)
-        elif text.startswith(HEADER):
+        if text.startswith(HEADER):
             listings.append(text)
+        elif severity in HEARD[request["verbosity"]]:
+            emit("log", severity=severity, text=text)
 
     start = time.monotonic()
     logger = create_logger(api, hear)
@@ -63,6 +66,8 @@ def build_plan(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     config = _configure(api, builder, request, monitor, words)
     plan = Path(request["plan"])
     _build(api, builder, network, config, plan, request["asked"], words)
+    if request["timing_cache"] is not None:
+        save_timing_cache(config, Path(request["timing_cache"]))
     Path(request["listing"]).write_text("".join(listings), encoding="utf-8")
     return {
         "seconds": time.monotonic() - start,
@@ -98,33 +103,13 @@ def _configure(
     trt, config = api.trt, builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.progress_monitor = monitor
-    if request["workspace_bytes"] is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, request["workspace_bytes"])
-    if request["optimization_level"] is not None:
-        config.builder_optimization_level = request["optimization_level"]
-        if config.builder_optimization_level != request["optimization_level"]:  # clamped in silence
-            raise UsageError(
-                request["asked"],
-                found=f"{api.version} has no optimization level {request['optimization_level']}",
-                fix="Give 0 (fastest build) to 5",
-            )
-    if "tf32" in api.features and not request["tf32"]:
-        config.clear_flag(trt.BuilderFlag.TF32)
-    if request["profile"]:
+    set_options(api, config, request)
+    for shapes in request["profiles"]:
         profile = builder.create_optimization_profile()
-        for name, (low, best, high) in request["profile"].items():
+        for name, (low, best, high) in shapes.items():
             profile.set_shape(name, low, best, high)
-        if config.add_optimization_profile(profile) < 0:
+        if shapes and config.add_optimization_profile(profile) < 0:
             raise refusal(request["asked"], f"{api.version} refuses the profile", words)
-    if "ahead_of_time" in api.features:
-        if request["arch"] not in trt.ComputeCapability.__members__:
-            raise UsageError(
-                request["asked"],
-                found=f"{api.version} does not build for {request['arch'].lower()}",
-                fix=f"It builds for {', '.join(api.architectures())}",
-            )
-        config.num_compute_capabilities = 1
-        config.set_compute_capability(trt.ComputeCapability.__members__[request["arch"]], 0)
     return config
 
 

@@ -21,6 +21,7 @@ TOP = {
         "__init__.py",
         "__main__.py",
         "cli.py",
+        "cli_bench.py",
         "cli_engines.py",
         "cli_precision.py",
         "cli_tools.py",
@@ -34,6 +35,7 @@ TOP = {
 }
 LIGHT = [
     "cli.py",
+    "cli_bench.py",
     "cli_engines.py",
     "cli_polygraphy.py",
     "cli_precision.py",

@@ -4,7 +4,7 @@ cos(concat(f, f)), concat(cos(f), cos(f)) and a table whose halves agree have eq
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +26,7 @@ class Coefficient:
     value: ir.Value
     at: int
     shape: Shape  # of the lanes that `at` counts through
+    aligned: bool = True  # the table spreads over the tensor from the last axis, as factors do
 
 
 class CoefficientReader:
@@ -93,6 +94,16 @@ class CoefficientReader:
         for i, (meaning, sign) in enumerate(meanings):
             lanes[i] = Coefficient(meaning, sign, value, i, shape)
         return lanes.reshape(shape)
+
+    def spread(self, coefficients: Lanes, axes: tuple[int, ...]) -> Lanes:
+        """Coefficients whose table's axes are those `axes` of the tensor before the lanes."""
+        lanes = np.empty(coefficients.shape, dtype=object)
+        for index, c in np.ndenumerate(coefficients):
+            meaning = self._intern(("spread", axes, c.meaning))
+            if c.meaning in self.angle_of:
+                self.angle_of[meaning] = self.angle_of[c.meaning]
+            lanes[index] = replace(c, meaning=meaning, aligned=False)
+        return lanes
 
     def _meaning(self, value: ir.Value, shape: Shape) -> Lanes:
         key = (value, shape)

@@ -28,6 +28,7 @@ class Contraction:
     factor: ir.Value
     factor_shape: Shape
     factor_index: Index
+    spread: tuple[int, ...] | None  # the axes before the lanes (from their end) that the factor has, None where it spreads as usual
 
 
 def contraction(
@@ -50,7 +51,7 @@ def contraction(
             continue
         count = data_shape[ours.index(summed[0])]
         prefixes = own[: len(own) - len(ours)], other[: len(other) - len(others)]
-        if count > LONGEST or not all(before.endswith(p) for p in prefixes):
+        if count > LONGEST or not before.endswith(prefixes[0]) or set(prefixes[1]) - set(before):
             continue
         if not set(others) >= {summed[0]} or not is_factor(factor, data):
             continue
@@ -62,6 +63,9 @@ def contraction(
             factor,
             factor_shape,
             _index(others, factor_shape, places),
+            None
+            if before.endswith(prefixes[1])
+            else tuple(before.index(c) - len(before) for c in prefixes[1]),
         )
     return None
 

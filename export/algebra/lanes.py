@@ -140,6 +140,8 @@ class LaneReader:
             return None
         lanes = self._uncoloured(found.data, found.data_shape)[found.data_index]
         coefficients = self.coefficients.coefficient(found.factor, found.factor_shape)
+        if found.spread is not None:
+            coefficients = self.coefficients.spread(coefficients, found.spread)
         factors = coefficients[found.factor_index]
         result = np.empty(shape, dtype=object)
         for index in np.ndindex(shape):

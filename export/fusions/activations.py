@@ -8,7 +8,7 @@ x * sigmoid(1.702 * x)                                     quick-GELU
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import onnx_ir as ir
@@ -41,6 +41,7 @@ class _Affine:
     scale: float
     shift: float
     inverse: bool = False
+    rest: ir.Value | None = None  # a tensor that multiplies all of it
 
 
 def find_activations(facts: Facts) -> Iterator[Activation]:
@@ -92,7 +93,22 @@ def _spelled(facts: Facts, function: str, argument: ir.Value, start: ir.Value) -
             activation = _product(facts, function, argument, node, state)
             if activation is not None:
                 found.append(activation)
+            elif (times := _times_tensor(facts, node, state)) is not None:
+                stack.append(times)
     return found
+
+
+def _times_tensor(facts: Facts, node: ir.Node, state: _Affine) -> _Affine | None:
+    """The product with another tensor, which x may still follow: (up * sigmoid(x)) * x."""
+    if node.domain or node.op_type != "Mul" or state.rest is not None or state.inverse:
+        return None
+    other = node.inputs[1 if node.inputs[0] is state.value else 0]
+    if other is None or other is state.value or facts.constant(other):
+        return None
+    users = facts.users(node.outputs[0])
+    if len(users) != 1 or node.outputs[0] in facts.outputs:
+        return None
+    return replace(state, value=node.outputs[0], rest=other)
 
 
 def _step(facts: Facts, node: ir.Node, state: _Affine) -> _Affine | None:
@@ -100,11 +116,9 @@ def _step(facts: Facts, node: ir.Node, state: _Affine) -> _Affine | None:
         return None
     value, out = state.value, node.outputs[0]
     if node.op_type in TRANSPARENT:
-        return (
-            None
-            if facts.key(out) != facts.key(value)
-            else _Affine(out, state.scale, state.shift, state.inverse)
-        )
+        return None if facts.key(out) != facts.key(value) else replace(state, value=out)
+    if state.rest is not None:
+        return None
     if node.op_type == "Reciprocal":
         return _Affine(out, state.scale, state.shift, not state.inverse)
     if len(node.inputs) != 2:
@@ -159,7 +173,9 @@ def _product(
         rest = [v for k, v in outer.values.items() if k in outer.powers and k != facts.key(x)]
         if len(rest) > 1 or any(outer.powers[facts.key(v)] != 1 for v in rest):
             continue
-        up = rest[0] if rest else None
+        if rest and state.rest is not None:
+            continue
+        up = rest[0] if rest else state.rest
         for root, factor, found_up in _scaled(facts, node.outputs[0], up):
             kind = _named(
                 facts,
@@ -253,9 +269,12 @@ def _named(
         scale, shift = 1.0, 0.0
     if inverse:
         return None
+    if terms.get(1, 0.0) < 0:  # tanh(-p) = -tanh(p), erf too; sigmoid(-p) = 1 - sigmoid(p)
+        terms = {p: -c for p, c in terms.items()}
+        scale, shift = -scale, shift + scale if function == "Sigmoid" else shift
     if function == "Tanh" and close(scale, 0.5, dtype) and close(shift, 0.5, dtype):
         terms, function, scale, shift = {p: 2 * c for p, c in terms.items()}, "Sigmoid", 1.0, 0.0
-    if function == "Sigmoid" and close(scale, 1.0, dtype) and not shift:
+    if function == "Sigmoid" and close(scale, 1.0, dtype) and abs(shift) < 1e-6:
         if set(terms) == {1} and terms[1] > 0:
             return "silu", _neat(terms[1], dtype), False
         if (

@@ -17,6 +17,9 @@ from .scores import Scores, read_scores, swaps_last
 from .softmaxes import Softmax, softmaxes
 
 
+OTHER_AXIS = "the softmax does not run over the keys"
+
+
 def find_attention(facts: Facts) -> Iterator[Match | Refusal]:
     """Every attention of the graph, and every softmax that is nearly one."""
     for softmax in softmaxes(facts):
@@ -37,8 +40,11 @@ def find_attention(facts: Facts) -> Iterator[Match | Refusal]:
         )
         if not ends:
             continue
-        if softmax.axis not in (-1, -2) or any(e.product is None for e in ends):
-            yield Refusal("attn", "the softmax does not run over the keys", node_name(node))
+        fault = next((e.fault for e in ends if e.fault), "")
+        if softmax.axis not in (-1, -2):
+            fault = OTHER_AXIS
+        if fault:
+            yield Refusal("attn", fault, node_name(node))
             continue
         if len(ends) > 1:
             yield Refusal("attn", "the weights multiply more than one tensor", node_name(node))
@@ -54,13 +60,14 @@ def find_attention(facts: Facts) -> Iterator[Match | Refusal]:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Weights on their way to the product with the values; product None where it sums over another axis."""
+    """Weights on their way to the product with the values; fault: why they come to none."""
 
     weights: ir.Value
     product: ir.Node | None = None
     guarded: bool = False
     columns: bool = False  # the keys are the rows of the weights
     oddities: tuple[str, ...] = ()
+    fault: str = ""
 
     def odd(self, weights: ir.Value, what: str) -> "End":
         return replace(self, weights=weights, oddities=(*self.oddities, what))
@@ -86,7 +93,7 @@ def _ends(facts: Facts, scores: Scores, start: End) -> Iterator[End]:
                 if node.inputs[int(end.columns)] is value:
                     yield replace(end, product=node)
                 elif end.columns:
-                    yield end
+                    yield replace(end, fault=OTHER_AXIS)
             elif op in TRANSPARENT:
                 stack.append(replace(end, weights=out))
             elif op == "Transpose" and swaps_last(facts, node):
@@ -101,6 +108,8 @@ def _ends(facts: Facts, scores: Scores, start: End) -> Iterator[End]:
                 stack.append(end.odd(out, "the sink's weight is cut off"))
             elif op == "Mul" and any(facts.constant(v) for v in node.inputs):
                 stack.append(end.odd(out, "the weights are scaled"))
+            elif any(u.op_type in ("MatMul", "Einsum") for u in facts.users(out)):
+                yield replace(end, fault=f"{node_name(node)} changes the weights after the softmax")
 
 
 def _nan_guard(facts: Facts, node: ir.Node, value: ir.Value) -> bool:

@@ -75,6 +75,8 @@ def _prove(facts: Facts, join: Join, pattern: str) -> Norm | str | None:
     if join.fault:
         return join.fault
     scale, epsilon, placement = reading
+    if epsilon < 0:
+        return f"the epsilon {epsilon:g} is negative"
     base_dims, statistic_dims = facts.dims(moment.base), facts.dims(join.statistic)
     other_dims = facts.dims(join.other)
     if base_dims is None or statistic_dims is None or other_dims is None:

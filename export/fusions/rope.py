@@ -16,7 +16,7 @@ from ..algebra.lanes import LaneReader
 from .match import Match, Refusal, escaping, node_name, region
 from .rope_operator import Rotation, standard_rope
 
-MOVES = {"Concat", "Unsqueeze", "Reshape", "Transpose", "Expand", "ScatterND", *TRANSPARENT}
+MOVES = {"Concat", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "ScatterND", *TRANSPARENT}
 
 
 def find_ropes(facts: Facts) -> Iterator[Match | Refusal]:
@@ -108,6 +108,8 @@ def _below_casts(facts: Facts, found: Rotation) -> Rotation:
 def rotation_of(reader: LaneReader, root: ir.Value, lanes: Lanes) -> tuple[Rotation | None, str]:
     """The rotation that `lanes` spell, read from their source or from a view of it."""
     sources = {t.source for terms in lanes for t in terms}
+    if len(sources) == 2 and (why := _two_tensors(reader, lanes)):
+        return None, why
     if len(sources) != 1 or not any(t.coefficient is not None for terms in lanes for t in terms):
         return None, ""
     source = sources.pop()
@@ -126,6 +128,21 @@ def rotation_of(reader: LaneReader, root: ir.Value, lanes: Lanes) -> tuple[Rotat
         if rotation is not None and _one_angle(reader, rotation):
             return replace(rotation, order=order), ""
     return None, reason
+
+
+def _two_tensors(reader: LaneReader, lanes: Lanes) -> str:
+    """What turns two tensors at once: x * cos + rotate_half(z) * sin."""
+    first, second = (
+        {t.source for terms in lanes for t in terms[at : at + 1] if _is_angle(reader, t.coefficient)}
+        for at in (0, 1)
+    )
+    if len(first) != 1 or len(second) != 1 or first == second:
+        return ""
+    return f"the one factor is of {first.pop().name}, the other of {second.pop().name}"
+
+
+def _is_angle(reader: LaneReader, coefficient: Coefficient | None) -> bool:
+    return coefficient is not None and coefficient.meaning in reader.coefficients.angle_of
 
 
 def _order(lanes: Lanes) -> tuple[int, ...] | None:

@@ -123,7 +123,7 @@ def _cut(lanes: Sequence[Coefficient]) -> Cut | None:
     step = places[1] - places[0] if len(places) > 1 else 1
     if len(values) != 1 or len(signs) != 1 or step < 1 or len({c.shape for c in lanes}) != 1:
         return None
-    if any(b - a != step for a, b in pairwise(places)):
+    if not all(c.aligned for c in lanes) or any(b - a != step for a, b in pairwise(places)):
         return None
     return Cut(values.pop(), lanes[0].shape, places[0], step, len(places))
 

@@ -124,7 +124,8 @@ def _step(
     if op == "Log":
         return Form(kind="log", inner=form), mean, fault
     if op == "Exp" and form.kind == "log" and form.inner is not None and form.power == 1:
-        raised = form.inner.raised(Fraction(form.scale).limit_denominator(8))
+        exponent = _fraction(form.scale)
+        raised = form.inner.raised(exponent) if exponent is not None else None
         return None if raised is None else (raised, mean, fault)
     if op == "Clip" and first:
         low, high = ([facts.scalar(v) for v in node.inputs[1:3]] + [None, None])[:2]
@@ -155,15 +156,23 @@ def _step(
         inverse = form.raised(Fraction(-1))
         return None if inverse is None else (inverse.times(number), mean, fault)
     if op == "Pow" and first:
-        raised = form.raised(Fraction(number).limit_denominator(8))
+        exponent = _fraction(number)
+        raised = form.raised(exponent) if exponent is not None else None
         return None if raised is None else (raised, mean, fault)
     if op in ("Add", "Sum"):
         return form.plus(number), mean, fault
     if op == "Sub" and first:
         return form.plus(-number), mean, fault
     if op == "Max":
-        return (form.floor(number) if number > 0 else form), mean, fault
+        idle = number <= 0 and form.scale > 0 and form.kind != "log" and form.bound >= 0
+        return (form if idle else form.floor(number)), mean, fault
     return None
+
+
+def _fraction(number: float) -> Fraction | None:
+    """A number as the fraction that it is; None where it is none with a small denominator."""
+    found = Fraction(number).limit_denominator(8)
+    return found if abs(float(found) - number) < 1e-6 else None
 
 
 def _mean_of_square(facts: Facts, moment: Moment, value: ir.Value) -> ir.Value | None:

@@ -106,9 +106,16 @@ def _drop_needless_cast(graph: ir.Graph, node: ir.Node) -> None:
         ir.convenience.replace_all_uses_with(result, out, replace_graph_outputs=True)
         graph.remove(node, safe=True)
         node, result = cast, out
-    if to == source.dtype and to in WIDE_FLOATS and not result.is_graph_output():
+    if to != source.dtype or to not in WIDE_FLOATS:
+        return
+    if not result.is_graph_output():
         result.replace_all_uses_with(source)
         graph.remove(node, safe=True)
+    elif source.producer() is not None and not source.is_graph_output():
+        name, result.name = result.name, None
+        result.replace_all_uses_with(source, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        source.name = name
 
 
 def unique_names(model: ir.Model) -> None:

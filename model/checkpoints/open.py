@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 
 from ...core.errors import UnavailableError, UsageError
 from .gguf_checkpoint import open_gguf
+from .parts import PACKAGE, joined
 from .protocol import Checkpoint
 from .safetensors_folder import open_folder
 
-PACKAGE = "package:"
 _IMPORT_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -17,13 +17,17 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     """Open the weights at `source`, reading headers only.
 
     source: a folder with config.json and *.safetensors (one file, or shards with an index); a .gguf file;
-    or `package:<import name>/<file in it>` for a file that an installed package carries. A package is
-    located, never imported.
+    or `package:<import name>/<file in it>` for a file that an installed package carries. Packages are located, never
+    imported. A file that several packages carry in parts is named with a star in both places,
+    `package:big_part*/big.gguf.part*`: the parts are joined, in the order of their names, in the user's cache.
     Raises UsageError when there is no such thing or it is not supported, UnavailableError when the package is not
     installed, ArtefactError when a file is damaged or its tensors are not those of its configuration.
     """
     printable = str(source)
-    path = _in_package(printable) if printable.startswith(PACKAGE) else Path(source)
+    if printable.startswith(PACKAGE):
+        path = joined(printable) if "*" in printable else _in_package(printable)
+    else:
+        path = Path(source)
     if path.is_dir():
         return open_folder(path, printable)
     if not path.is_file():

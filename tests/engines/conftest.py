@@ -15,3 +15,10 @@ def listings():
     return {
         path.stem: path.read_text(encoding="utf-8") for path in (HERE / "listings").glob("*.txt")
     }
+
+
+@pytest.fixture(autouse=True)
+def no_cache_of_the_user(monkeypatch):
+    """Engines are built, whatever the shell names as their cache."""
+    monkeypatch.delenv("BLOCKFORGE_CACHE", raising=False)
+    monkeypatch.delenv("BLOCKFORGE_CACHE_SIZE", raising=False)

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from blockforge.core.errors import ArtefactError, BuildError, UnavailableError, UsageError
 from blockforge.core.shapes import ShapeRange
-from blockforge.engines import compile as compiling
+from blockforge.engines import building
 from blockforge.engines.compile import BuildOptions, CompileRequest, compile_engine
 from blockforge.engines.layers_file import load_layers
 from blockforge.engines.preflight import Table
@@ -225,7 +225,7 @@ def non_zero(folder):
 
 
 def test_a_refused_form_is_said_before_the_builder_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiling, "run_job", None)
+    monkeypatch.setattr(building, "run_job", None)
     with pytest.raises(
         BuildError, match=r"'find/NonZero': operator NonZero.*operator\.plugin"
     ) as error:
@@ -303,12 +303,12 @@ def test_a_folder_that_is_a_file(tmp_path):
 def test_a_full_disk_is_one_error(tmp_path, monkeypatch):
     """/dev/full takes no byte: the plan cannot be written."""
     asked = request(Chain("fp16", blocks=1).build(), tmp_path)
-    run_job = compiling.run_job
+    run_job = building.run_job
 
     def to_full(what, job, *rest, **named):
         return run_job(what, job | {"plan": "/dev/full"}, *rest, **named)
 
-    monkeypatch.setattr(compiling, "run_job", to_full)
+    monkeypatch.setattr(building, "run_job", to_full)
     with pytest.raises((UsageError, BuildError), match="No space left"):
         compile_engine(asked)
     assert not (tmp_path / "engines").exists()

@@ -1,0 +1,208 @@
+"""The command that measures time: a bundle's graphs at every size, against PyTorch, ONNX Runtime or another bundle."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from . import console
+from .cli_tools import JsonOption
+from .core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from .core.bundle import Bundle
+    from .validate.latency import BenchRecord, LatencyRecord, Reference
+
+
+def bench(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")],
+    precision: Annotated[
+        list[str] | None, typer.Option("-p", "--precision", help="Only this one; repeatable.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("-t", "--target", metavar="T", help="Where (every engine that runs here)."),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="B",
+            help="Compare with eager, compile, a target, a bundle or an .onnx file; repeatable.",
+        ),
+    ] = None,
+    batch: Annotated[str, typer.Option(metavar="1,4", help="Sequences (the profile's opt).")] = "",
+    sequence: Annotated[
+        str, typer.Option(metavar="128,512", help="Tokens of each (the profile's opt).")
+    ] = "",
+    seconds: Annotated[
+        float, typer.Option(help="To measure each side at each size; at least twelve rounds.")
+    ] = 5.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Of ONNX Runtime and PyTorch (each one's own choice).")
+    ] = None,
+    clock: Annotated[
+        Literal["wall", "cpu"], typer.Option(help="On the CPU: elapsed time, or CPU time used.")
+    ] = "wall",
+    threshold: Annotated[
+        float, typer.Option(help="A smaller difference counts as none; 0.02 is 2 %.")
+    ] = 0.02,
+    seed: Annotated[int, typer.Option(help="Of the order of the rounds.")] = 0,
+    max_ms: Annotated[
+        float | None, typer.Option(help="Exit 1 where a median is longer, in milliseconds.")
+    ] = None,
+    max_ratio: Annotated[
+        float | None,
+        typer.Option(help="Exit 1 where the ratio to a baseline is certainly larger."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the record as JSON.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure latency: first call, median, p90, p99, tokens per second, and how it compares.
+
+    Exit code 1 where a limit is missed.
+    """
+    from .core.bundle import Bundle
+    from .validate.latency import BenchRequest, Effort
+    from .validate.latency import bench as run
+
+    opened = Bundle.open(bundle)
+    request = BenchRequest(
+        precisions=tuple(precision or ()),
+        targets=tuple(target or ()),
+        against=tuple(against or ()),
+        batches=_numbers("--batch", batch),
+        sequences=_numbers("--sequence", sequence),
+        clock=clock,
+        threads=threads,
+        threshold=threshold,
+        max_ms=max_ms,
+        max_ratio=max_ratio,
+        effort=Effort(seconds=seconds, seed=seed),
+    )
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"save {output}", found=f"no folder {output.parent}", fix="Make it first")
+    with console.drawn_progress() as progress:
+        record = run(opened, request, _reference_of(opened), progress=progress)
+    if output is not None:
+        _save(output, record)
+    console.emit(record.model_dump(mode="json"), lambda: _render(record), as_json)
+    if record.failures:
+        error = console.stderr_console()
+        error.print("[bold red]failed:[/]", *(f"  {line}" for line in record.failures), sep="\n")
+        raise typer.Exit(int(ExitCode.GATE))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"{option} {text}", found="not whole numbers", fix="Write sizes as 1,4 or 128,512"
+        )
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _reference_of(bundle: "Bundle") -> "Callable[[], Reference]":
+    """Opens the PyTorch module of the bundle's recipe, once."""
+    from functools import cache
+
+    @cache
+    def open_reference() -> "Reference":
+        from .core.dtypes import DType
+        from .model.build import load_module, signature
+        from .model.checkpoints import Checkpoint, open_checkpoint, preset_checkpoint
+        from .recipe import recipe_from_dict
+        from .validate.latency import Reference
+
+        recipe = recipe_from_dict(bundle.manifest.recipe, f"recipe of bundle {bundle.path}")
+        model = recipe.model
+        checkpoint: Checkpoint
+        if model.preset is not None:
+            checkpoint = preset_checkpoint(model.preset, seed=model.seed)
+        else:
+            assert model.checkpoint is not None, "a recipe names one of the two"
+            checkpoint = open_checkpoint(model.checkpoint)
+        return Reference(
+            config=checkpoint.config,
+            layer=recipe.layer,
+            inputs=signature(checkpoint.config, recipe.layer, DType.FP32)[0],
+            load=lambda dtype: load_module(checkpoint, layer=recipe.layer, dtype=dtype),
+        )
+
+    return open_reference
+
+
+def _save(path: Path, record: "BenchRecord") -> None:
+    """Write the record whole or not at all."""
+    import os
+    import tempfile
+
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(record.model_dump_json(indent=1) + "\n")
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _render(record: "BenchRecord") -> Any:
+    """One table: a row for each side and size, the comparison beside it; then the machine in one line."""
+    from rich.console import Group
+    from rich.markup import escape
+
+    made = console.table(
+        "latency in ms", "!side", ">batch", ">sequence", ">median", ">p90", ">p99", ">first call",
+        ">calls", ">tokens/s", *_extra(record),
+    )  # fmt: skip
+    for row in record.latencies:
+        numbers = [_text(value) for value in (row.median, row.p90, row.p99, row.first)]
+        rate = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}"
+        sizes = (str(row.batch or "-"), str(row.sequence or "-"))
+        made.add_row(escape(row.side), *sizes, *numbers, str(row.calls), rate, *_cells(record, row))
+    machine = record.machine
+    load = "-" if machine.load_before is None else f"{machine.load_before:.1f}"
+    threads = machine.onnxruntime_threads or machine.torch_threads
+    where = f"{machine.processor}, {machine.cores} cores, {threads} threads, load {load}"
+    lines = [escape(where), *(f"note: {escape(note)}" for note in record.notes)]
+    for gpu in machine.gpus:
+        now = gpu.after
+        held = ", ".join(now.throttled_by) or "nothing"
+        lines.append(
+            f"{gpu.name}: {now.sm_clock_mhz} MHz, {now.power_watts} W, {now.temperature_celsius} °C, held back by {held}"
+        )
+    return Group(made, *lines)
+
+
+def _extra(record: "BenchRecord") -> list[str]:
+    columns = [">roofline"] if any(row.roofline for row in record.latencies) else []
+    return columns + ([">ratio", "!99 % interval", "!verdict"] if record.ratios else [])
+
+
+def _cells(record: "BenchRecord", row: "LatencyRecord") -> list[str]:
+    cells = []
+    if any(other.roofline for other in record.latencies):
+        cells.append("-" if row.roofline is None else f"{row.roofline:.0%}")
+    if record.ratios:
+        own = [r for r in record.ratios if r.subject == row.side and r.sizes == row.sizes]
+        cells.append("\n".join(f"{r.ratio:.3f}" for r in own))
+        cells.append("\n".join(f"{r.interval[0]:.3f} to {r.interval[1]:.3f}" for r in own))
+        cells.append(
+            "\n".join(
+                f"{r.verdict} than {r.baseline}"
+                if r.verdict != "no difference"
+                else f"no difference from {r.baseline}"
+                for r in own
+            )
+        )
+    return cells
+
+
+def _text(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds:.4g}"
+
+
+COMMANDS = (bench,)
