@@ -130,7 +130,7 @@ def _build(
             built = memory is not None
             if built:
                 file.write(memory)
-    if not built:
+    if not built or not plan.stat().st_size:
         raise refusal(asked, f"{api.version} cannot build the graph", words)
 
 

@@ -28,7 +28,9 @@ class Contraction:
     factor: ir.Value
     factor_shape: Shape
     factor_index: Index
-    spread: tuple[int, ...] | None  # the axes before the lanes (from their end) that the factor has, None where it spreads as usual
+    spread: (
+        tuple[int, ...] | None
+    )  # the axes before the lanes (from their end) that the factor has, None where it spreads as usual
 
 
 def contraction(
@@ -90,7 +92,10 @@ def _terms(facts: Facts, node: ir.Node) -> tuple[list[str], str] | None:
     if min(ranks) < 2 or max(ranks) > 20:
         return None
     batch = string.ascii_uppercase[: max(ranks) - 2]
-    return [batch[len(batch) - ranks[0] + 2 :] + "ij", batch[len(batch) - ranks[1] + 2 :] + "jk"], batch + "ik"
+    return [
+        batch[len(batch) - ranks[0] + 2 :] + "ij",
+        batch[len(batch) - ranks[1] + 2 :] + "jk",
+    ], batch + "ik"
 
 
 def _suffix(term: str, lanes: str) -> str:

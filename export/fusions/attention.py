@@ -143,9 +143,7 @@ def _row_guard(facts: Facts, scores: Scores, node: ir.Node, value: ir.Value) -> 
     )
 
 
-def _operands(
-    facts: Facts, softmax: Softmax, scores: Scores, end: End
-) -> Found | str:
+def _operands(facts: Facts, softmax: Softmax, scores: Scores, end: End) -> Found | str:
     product, weights = end.product, end.weights
     assert product is not None
     if softmax.product is not None:

@@ -32,6 +32,7 @@ def fuse_file(
     options = options or FuseOptions()
     check_options(options)
     model = load_model(source)
+    _check_order(model, source)
     before = {v.name: v.dtype for v in model.graph.outputs}
     report = fuse(model, options)
     changed = [v.name for v in model.graph.outputs if v.dtype != before.get(v.name)]
@@ -55,6 +56,19 @@ def fuse_file(
         report.notes.append(f"left as it was: {fault}")
     save_model(model, target)
     return report
+
+
+def _check_order(model: ir.Model, source: str | Path) -> None:
+    """Put the nodes in the order they run; raise ArtefactError where there is none."""
+    try:
+        for graph in model.graphs():
+            graph.sort()
+    except ValueError as error:
+        raise ArtefactError(
+            f"model {source}",
+            found="its nodes depend on each other in a circle",
+            fix="Export it again",
+        ) from error
 
 
 def check_options(options: FuseOptions) -> None:

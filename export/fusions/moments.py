@@ -196,7 +196,7 @@ def squared(facts: Facts, value: ir.Value) -> tuple[ir.Value, str]:
     powers = set(factors(facts, value).powers.values())
     other = (
         f"the mean is of the power {powers.pop()}"
-        if len(powers) == 1
+        if len(powers) == 1 and len(factors(facts, value).powers) == 1
         else "the mean is of a product of two tensors"
     )
     return value, other

@@ -4,6 +4,7 @@ Both normalise in float32 (stash_type 1), round to the type of x, then scale: th
 kept by giving them x in the type in which the graph multiplies by the weight.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from .match import Standard, Tape
 from .statistics import Join
 
 FLOAT = ir.DataType.FLOAT
+LONGEST = 2**24  # of a scale of ones, which the operators ask for
 NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -44,6 +46,8 @@ def standard_norm(facts: Facts, norm: Norm) -> Standard | None:
     rank, count = len(norm.dims), len(norm.axes)
     sizes = norm.dims[rank - count :]
     if norm.axes != tuple(range(rank - count, rank)) or not all(isinstance(d, int) for d in sizes):
+        return None
+    if norm.weight is None and math.prod(d for d in sizes if isinstance(d, int)) > LONGEST:
         return None
     dtype = facts.dtype(norm.root)
     if dtype not in (FLOAT, *NARROW) or facts.dims(norm.root) != norm.dims:

@@ -63,11 +63,22 @@ def _reading(form: Form) -> tuple[float, float, str] | None:
     )
 
 
+def _of_another_power(form: Form) -> bool:
+    """Whether an epsilon was added to the statistic and the sum then raised to a power that no norm has."""
+    inner = form.inner
+    plain = (
+        form.kind == "plus" and inner is not None and inner.kind == "statistic" and inner.power == 1
+    )
+    return plain and form.power not in (-HALF, HALF, ONE)
+
+
 def _prove(facts: Facts, join: Join, pattern: str) -> Norm | str | None:
     """The norm at `join`; a reason when it is nearly one; None when it is something else."""
     moment = join.moment
     reading = _reading(join.form)
     if reading is None:
+        if _of_another_power(join.form) and not join.fault:
+            return f"it is multiplied by the power {float(join.form.power):g} of the mean of squares, not -1/2"
         powers = {join.form.power, join.form.inner.power if join.form.inner else join.form.power}
         return (
             "the form of the root is not a norm's" if -HALF in powers and not join.fault else None

@@ -16,7 +16,16 @@ from ..algebra.lanes import LaneReader
 from .match import Match, Refusal, escaping, node_name, region
 from .rope_operator import Rotation, standard_rope
 
-MOVES = {"Concat", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "ScatterND", *TRANSPARENT}
+MOVES = {
+    "Concat",
+    "Unsqueeze",
+    "Squeeze",
+    "Reshape",
+    "Transpose",
+    "Expand",
+    "ScatterND",
+    *TRANSPARENT,
+}
 
 
 def find_ropes(facts: Facts) -> Iterator[Match | Refusal]:
@@ -133,7 +142,12 @@ def rotation_of(reader: LaneReader, root: ir.Value, lanes: Lanes) -> tuple[Rotat
 def _two_tensors(reader: LaneReader, lanes: Lanes) -> str:
     """What turns two tensors at once: x * cos + rotate_half(z) * sin."""
     first, second = (
-        {t.source for terms in lanes for t in terms[at : at + 1] if _is_angle(reader, t.coefficient)}
+        {
+            t.source
+            for terms in lanes
+            for t in terms[at : at + 1]
+            if _is_angle(reader, t.coefficient)
+        }
         for at in (0, 1)
     )
     if len(first) != 1 or len(second) != 1 or first == second:

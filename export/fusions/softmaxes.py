@@ -69,9 +69,7 @@ def _quotients(facts: Facts, node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value
             yield above, reciprocal.inputs[0]
 
 
-def _quotient(
-    facts: Facts, node: ir.Node, above: ir.Value, below: ir.Value
-) -> Iterator[Softmax]:
+def _quotient(facts: Facts, node: ir.Node, above: ir.Value, below: ir.Value) -> Iterator[Softmax]:
     product = _below(facts, above, "MatMul", "Einsum")
     power = _below(facts, product.inputs[0] if product is not None else above, "Exp")
     if power is None or power.inputs[0] is None:

@@ -124,8 +124,7 @@ def _step(
     if op == "Log":
         return Form(kind="log", inner=form), mean, fault
     if op == "Exp" and form.kind == "log" and form.inner is not None and form.power == 1:
-        exponent = _fraction(form.scale)
-        raised = form.inner.raised(exponent) if exponent is not None else None
+        raised = form.inner.raised(_fraction(form.scale))
         return None if raised is None else (raised, mean, fault)
     if op == "Clip" and first:
         low, high = ([facts.scalar(v) for v in node.inputs[1:3]] + [None, None])[:2]
@@ -156,8 +155,7 @@ def _step(
         inverse = form.raised(Fraction(-1))
         return None if inverse is None else (inverse.times(number), mean, fault)
     if op == "Pow" and first:
-        exponent = _fraction(number)
-        raised = form.raised(exponent) if exponent is not None else None
+        raised = form.raised(_fraction(number))
         return None if raised is None else (raised, mean, fault)
     if op in ("Add", "Sum"):
         return form.plus(number), mean, fault
@@ -169,10 +167,10 @@ def _step(
     return None
 
 
-def _fraction(number: float) -> Fraction | None:
-    """A number as the fraction that it is; None where it is none with a small denominator."""
+def _fraction(number: float) -> Fraction:
+    """A number as a small fraction where it is one to float32's precision, else nearly as it is."""
     found = Fraction(number).limit_denominator(8)
-    return found if abs(float(found) - number) < 1e-6 else None
+    return found if abs(float(found) - number) < 1e-6 else Fraction(number).limit_denominator(10**4)
 
 
 def _mean_of_square(facts: Facts, moment: Moment, value: ir.Value) -> ir.Value | None:

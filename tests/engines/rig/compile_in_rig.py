@@ -67,11 +67,13 @@ def main():
     logging.getLogger("blockforge").setLevel(logging.DEBUG)
     gpu = (Gpu("NVIDIA L4", "sm89", 24 * 2**30),)
     out = {"features": sorted(load_api("tensorrt").features)}
-    with mock.patch.object(requirements, "gpus", lambda: gpu):
-        with mock.patch.object(compiling, "gpus", lambda: gpu):
-            for name, case in asked["cases"].items():
-                folder = Path(asked["folder"]) / name
-                out[name] = outcome(asked["model"], folder, case)
+    with (
+        mock.patch.object(requirements, "gpus", lambda: gpu),
+        mock.patch.object(compiling, "gpus", lambda: gpu),
+    ):
+        for name, case in asked["cases"].items():
+            folder = Path(asked["folder"]) / name
+            out[name] = outcome(asked["model"], folder, case)
     json.dump(out, sys.stdout)
 
 

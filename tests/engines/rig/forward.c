@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifndef FOR_PLUGIN
 static void *find(const char *library, const char *name)
@@ -29,10 +30,23 @@ static int32_t version(void)
     return ((version_of *)find(NVINFER, "getInferLibVersion"))();
 }
 
+/* TensorRT 11.4's builder has one virtual function more, buildEngineWithConfig, in front of buildSerializedNetworkToStream.
+   A builder is {its table, its implementation}; the implementation gets a table in which the latter stands where 11.4 looks. */
+enum { HEAD = 2, SLOTS = 32, STREAM_RTX = 17, STREAM = 18 };
+
 void *createInferBuilder_INTERNAL(void *logger, int32_t asked)
 {
+    static void *table[HEAD + SLOTS];
     (void)asked;
-    return ((make *)find(NVINFER, "createInferBuilder_INTERNAL"))(logger, version());
+    void **builder = ((make *)find(NVINFER, "createInferBuilder_INTERNAL"))(logger, version());
+    if (!builder)
+        return NULL;
+    void ***implementation = builder[1];
+    if (*implementation != table + HEAD)
+        memcpy(table, *implementation - HEAD, sizeof table);
+    table[HEAD + STREAM] = table[HEAD + STREAM_RTX];
+    *implementation = table + HEAD;
+    return builder;
 }
 
 void *createInferRuntime_INTERNAL(void *logger, int32_t asked)
