@@ -26,6 +26,7 @@ from .onnxruntime_compile import compile_onnxruntime
 from .options import BuildOptions, check_options
 from .plugin_nodes import choose_plugins, mark_plugins
 from .preflight import refuse
+from .profile_kernels import kernels_of_profile
 from .request import CompileRequest
 from .requirements import check_available
 from .signature import input_dims
@@ -70,6 +71,7 @@ class _Prepared:
 def compile_engine(request: CompileRequest, progress: Progress = silent) -> EngineRecord:
     """Build the engine and write its files under `folder`/engines; paths in the record are relative to `folder`.
 
+    Kernels are counted and listed for the first profile; their types are checked for all.
     An engine that the cache holds is copied from there; build_seconds is then what its build took.
     Nothing is left behind when it fails or is interrupted; an older engine of the same target stays until the new
     one is whole.
@@ -198,7 +200,8 @@ def _compile_tensorrt(
         kernels = kernels_from_listing(listing.read_text(encoding="utf-8"), request.asked)
         if ready.cache is not None and found is not None and not found.hit:
             ready.cache.keep(ready.key, {PLAN: stage / PLAN, LISTING: listing}, done)
-        record = finish(request, stage, done, "builder", kernels)
+        first = kernels_of_profile(kernels, 0)
+        record = finish(request, stage, done, "builder", first)
     offences = check_dtypes(kernels, model, request.precision)
     return record.model_copy(
         update={"legalized": ready.legalized, "violations": tuple(map(str, offences))}

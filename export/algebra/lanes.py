@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from .contractions import LONGEST, contraction
 from .coefficients import Coefficient, CoefficientReader
+from .contractions import LONGEST, contraction
 from .facts import FLOATS, Facts
 from .lane_shapes import Lanes, Shape, lane_shape
 from .moves import move

@@ -16,7 +16,6 @@ from .match import Match, Refusal, escaping, node_name, region
 from .scores import Scores, read_scores, swaps_last
 from .softmaxes import Softmax, softmaxes
 
-
 OTHER_AXIS = "the softmax does not run over the keys"
 
 

@@ -3,6 +3,7 @@
 The second shape has inputs of 3e4, whose squares pass float16's range; rows of zeros and of small numbers are in both.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from ...core.errors import UsageError
 from ...graph.evaluator import TypedEvaluator
 
 SHAPES = ((2, 5, 1.0), (3, 4, 3e4))  # the first axis, every other one, the size of the numbers
+MOST = 2**28  # elements of an input that is still evaluated
 SMALL = 1e-3  # of the row after the zeros: an epsilon of 1e-6 counts as much as its square
 # Largest error over the output's largest element. Both sides are exact but for constants, which one of them may
 # have folded in float32: 6e-8 each, which a chain of layers multiplies.
@@ -30,6 +32,8 @@ class Compared:
 
 def compare(before: ir.Model, after: ir.Model) -> Compared:
     """Evaluate both models on the same random inputs and compare every output."""
+    if any(_elements(v) > MOST for v in before.graph.inputs if v.const_value is None):
+        return Compared("", 0)
     try:
         exact = TypedEvaluator(before, exact=True), TypedEvaluator(after, exact=True)
         return _compared(before, *exact)
@@ -37,6 +41,11 @@ def compare(before: ir.Model, after: ir.Model) -> Compared:
         UsageError
     ):  # an operator of somebody else's domain, an input of a type that we do not have
         return Compared("", 0)
+
+
+def _elements(value: ir.Value) -> int:
+    """The number of elements that an input has at least."""
+    return math.prod(d for d in value.shape or () if isinstance(d, int))
 
 
 def _compared(model: ir.Model, before: TypedEvaluator, after: TypedEvaluator) -> Compared:

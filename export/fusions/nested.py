@@ -7,7 +7,8 @@ from ..algebra.facts import Facts
 from ..algebra.lane_shapes import Lanes, lane_shape
 from ..algebra.lanes import LaneReader
 from .match import node_name, shape_from
-from .rope import is_product_sum, rotation_of
+from .rope import rotation_of
+from .rope_starts import is_product_sum
 
 
 def nest_concats(graph: ir.Graph) -> list[str]:

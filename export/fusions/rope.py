@@ -15,6 +15,7 @@ from ..algebra.lane_shapes import Lanes
 from ..algebra.lanes import LaneReader
 from .match import Match, Refusal, escaping, node_name, region
 from .rope_operator import Rotation, standard_rope
+from .rope_starts import starts_rotation
 
 MOVES = {
     "Concat",
@@ -35,43 +36,13 @@ def find_ropes(facts: Facts) -> Iterator[Match | Refusal]:
     for node in facts.nodes:
         if node.domain or not node.outputs or node.outputs[0] in done:
             continue
-        if not is_product_sum(facts, node.outputs[0]) and not _multiplies_pairs(facts, node):
+        if not starts_rotation(facts, node):
             continue
         found, reason = _climb(facts, reader, node.outputs[0], done)
         if found is not None:
             yield _match(facts, reader, found)
         elif reason:
             yield Refusal("rope", reason, node_name(node))
-
-
-def is_product_sum(facts: Facts, value: ir.Value | None) -> bool:
-    """Whether `value` adds or subtracts two products: half of a rotation."""
-    node = facts.peel(value).producer() if value is not None else None
-    return (
-        node is not None
-        and node.domain == ""
-        and node.op_type in ("Add", "Sub")
-        and all(_is_product(facts, v) for v in node.inputs)
-    )
-
-
-def _multiplies_pairs(facts: Facts, node: ir.Node) -> bool:
-    """Whether a node multiplies pairs of lanes by matrices, or adds up such products."""
-    dims = facts.dims(node.outputs[0]) or ()
-    if node.op_type == "MatMul":
-        return len(dims) > 3 and dims[-2:] in ((2, 1), (1, 2))
-    if node.op_type == "Einsum":
-        return len(node.inputs) == 2 and dims[-1:] == (2,)
-    if node.op_type == "ReduceSum" and (facts.dims(node.inputs[0]) or ())[-1:] == (2,):
-        return _is_product(facts, node.inputs[0])
-    return False
-
-
-def _is_product(facts: Facts, value: ir.Value | None) -> bool:
-    node = facts.peel(value).producer() if value is not None else None
-    if node is not None and node.op_type == "Neg" and node.inputs[0] is not None:
-        node = facts.peel(node.inputs[0]).producer()
-    return node is not None and node.op_type == "Mul" and node.domain == ""
 
 
 def _climb(

@@ -1,5 +1,6 @@
 """Spellings that take a product, a sum or a division elsewhere, each beside the graph that is spoiled in one place."""
 
+import onnx
 import pytest
 
 from blockforge.core.errors import ArtefactError
@@ -195,7 +196,7 @@ def test_other_orders_of_a_gate(rest, counts):
             "the power -0.49 of the mean of squares, not -1/2",
         ),
         (
-            "a = Add(mean, eps)\n l = Log(a)\n z = Constant <value_float = 0.0> ()\n m = Max(l, z)\n h = Constant <value_float = 0.5> ()\n k = Mul(m, h)\n rms = Exp(k)",
+            "a = Add(mean, eps)\n l = Log(a)\n zero = Constant <value_float = 0.0> ()\n m = Max(l, zero)\n h = Constant <value_float = 0.5> ()\n k = Mul(m, h)\n rms = Exp(k)",
             "",
         ),
     ],
@@ -210,8 +211,6 @@ def test_what_is_no_root(root, reason):
 
 
 def test_a_circle_is_one_error(tmp_path):
-    import onnx
-
     model = graph("g (float[b, 8] x) => (float[b, 8] y) { a = Neg(x)\n y = Mul(a, x) }")
     model.graph.node[0].input[0] = "y"
     onnx.save(model, tmp_path / "in.onnx")
@@ -221,8 +220,6 @@ def test_a_circle_is_one_error(tmp_path):
 
 
 def test_ones_that_no_machine_holds_are_not_written(tmp_path):
-    import onnx
-
     model = norm()
     model.graph.node.pop()
     for info in (*model.graph.input, *model.graph.output):

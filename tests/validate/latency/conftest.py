@@ -2,7 +2,7 @@
 
 import pytest
 
-import blockforge
+from blockforge.pipeline import export
 
 RECIPE = {
     "name": "tiny",
@@ -16,4 +16,4 @@ RECIPE = {
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory):
-    return blockforge.export(RECIPE, tmp_path_factory.mktemp("latency") / "tiny")
+    return export(RECIPE, tmp_path_factory.mktemp("latency") / "tiny")
