@@ -12,7 +12,7 @@ from .core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from .core.bundle import Bundle
-    from .validate.latency import BenchRecord, LatencyRecord, Reference
+    from .validate.latency import BenchRecord, Reference
 
 
 def bench(
@@ -137,72 +137,81 @@ def _reference_of(bundle: "Bundle") -> "Callable[[], Reference]":
 def _save(path: Path, record: "BenchRecord") -> None:
     """Write the record whole or not at all."""
     import os
-    import tempfile
 
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(record.model_dump_json(indent=1) + "\n")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        part.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _render(record: "BenchRecord") -> Any:
-    """One table: a row for each side and size, the comparison beside it; then the machine in one line."""
+    """A row for each side and size; the comparisons, where there are some; the machine in one line."""
     from rich.console import Group
     from rich.markup import escape
 
+    parts: list[Any] = [_latencies(record)]
+    if record.ratios:
+        parts.append(_comparisons(record))
+    machine = record.machine
+    load = "-" if machine.load_before is None else f"{machine.load_before:.1f}"
+    threads = machine.onnxruntime_threads or machine.torch_threads
+    where = f"{machine.processor}, {machine.cores} cores, {threads} threads, load {load}"
+    parts += [escape(where), *(f"note: {escape(note)}" for note in record.notes)]
+    for gpu in machine.gpus:
+        now = gpu.after
+        held = ", ".join(now.throttled_by) or "nothing"
+        parts.append(
+            f"{escape(gpu.name)}: {now.sm_clock_mhz} MHz, {now.power_watts} W, {now.temperature_celsius} °C, "
+            f"held back by {held}"
+        )
+    return Group(*parts)
+
+
+def _latencies(record: "BenchRecord") -> Any:
+    from rich.markup import escape
+
+    on_gpu = any(row.roofline is not None for row in record.latencies)
     made = console.table(
-        "latency in ms", "!side", ">batch", ">sequence", ">median", ">p90", ">p99", ">first call",
-        ">calls", ">tokens/s", *_extra(record),
+        "latency in ms", "side", ">batch", ">sequence", ">median", ">p90", ">p99", ">first call",
+        ">calls", ">tokens/s", *([">of roofline"] if on_gpu else []),
     )  # fmt: skip
     for row in record.latencies:
         numbers = [_text(value) for value in (row.median, row.p90, row.p99, row.first)]
         rate = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}"
         sizes = (str(row.batch or "-"), str(row.sequence or "-"))
-        made.add_row(escape(row.side), *sizes, *numbers, str(row.calls), rate, *_cells(record, row))
-    machine = record.machine
-    load = "-" if machine.load_before is None else f"{machine.load_before:.1f}"
-    threads = machine.onnxruntime_threads or machine.torch_threads
-    where = f"{machine.processor}, {machine.cores} cores, {threads} threads, load {load}"
-    lines = [escape(where), *(f"note: {escape(note)}" for note in record.notes)]
-    for gpu in machine.gpus:
-        now = gpu.after
-        held = ", ".join(now.throttled_by) or "nothing"
-        lines.append(
-            f"{gpu.name}: {now.sm_clock_mhz} MHz, {now.power_watts} W, {now.temperature_celsius} °C, held back by {held}"
+        share = "-" if row.roofline is None else f"{row.roofline:.0%}"
+        cells = (escape(row.side), *sizes, *numbers, str(row.calls), rate)
+        made.add_row(*cells, *([share] if on_gpu else []))
+    return made
+
+
+def _comparisons(record: "BenchRecord") -> Any:
+    from rich.markup import escape
+
+    from .validate.latency import sizes_text
+
+    made = console.table(
+        "comparison", "side", "against", "size", ">ratio", "!99 % interval", ">rounds", "!verdict"
+    )
+    for row in record.ratios:
+        made.add_row(
+            escape(row.subject),
+            escape(row.baseline),
+            sizes_text(row.sizes),
+            f"{row.ratio:.3f}",
+            f"{row.interval[0]:.3f} to {row.interval[1]:.3f}",
+            str(row.rounds),
+            row.verdict,
         )
-    return Group(made, *lines)
-
-
-def _extra(record: "BenchRecord") -> list[str]:
-    columns = [">roofline"] if any(row.roofline for row in record.latencies) else []
-    return columns + ([">ratio", "!99 % interval", "!verdict"] if record.ratios else [])
-
-
-def _cells(record: "BenchRecord", row: "LatencyRecord") -> list[str]:
-    cells = []
-    if any(other.roofline for other in record.latencies):
-        cells.append("-" if row.roofline is None else f"{row.roofline:.0%}")
-    if record.ratios:
-        own = [r for r in record.ratios if r.subject == row.side and r.sizes == row.sizes]
-        cells.append("\n".join(f"{r.ratio:.3f}" for r in own))
-        cells.append("\n".join(f"{r.interval[0]:.3f} to {r.interval[1]:.3f}" for r in own))
-        cells.append(
-            "\n".join(
-                f"{r.verdict} than {r.baseline}"
-                if r.verdict != "no difference"
-                else f"no difference from {r.baseline}"
-                for r in own
-            )
-        )
-    return cells
+    return made
 
 
 def _text(milliseconds: float | None) -> str:
-    return "-" if milliseconds is None else f"{milliseconds:.4g}"
+    if milliseconds is None:
+        return "-"
+    return f"{milliseconds:,.0f}" if milliseconds >= 1000 else f"{milliseconds:.4g}"
 
 
 COMMANDS = (bench,)

@@ -115,7 +115,9 @@ def cache(
             "cache", found="none is named", fix=f"Give --dir, or set {FOLDER} to a folder"
         )
     damaged = dict(store.verify()) if action == "verify" else {}
-    shown = {"ls": store.entries, "prune": store.prune, "verify": lambda: tuple(damaged)}[action]()
+    shown = tuple(damaged)
+    if action != "verify":
+        shown = store.entries() if action == "ls" else store.prune()
     left = store.entries()
 
     def render() -> Any:

@@ -62,8 +62,8 @@ class CalibrationSection(Section):
     """
 
     text: str | None = None
-    tokens: Annotated[int, Field(ge=2)] = 1024
-    window: Annotated[int, Field(ge=2)] = 256
+    tokens: Annotated[int, Field(ge=2)] = 2048
+    window: Annotated[int, Field(ge=2)] = 512
     seed: int = 0
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     Feeds = Sequence[Mapping[str, torch.Tensor]]
 
 
+TYPING_FEEDS = 2  # enough for magnitudes, which have a margin; scales are taken from all
+
+
 def make_variants(
     recipe: Recipe,
     checkpoint: "Checkpoint",
@@ -125,7 +128,7 @@ def _typed(
     from .export.precision import PrecisionOptions, typed_file
 
     options = PrecisionOptions(base, io="graph" if io is base else "keep")
-    report = typed_file(source, output, calibration.feeds, options, progress)
+    report = typed_file(source, output, calibration.feeds[:TYPING_FEEDS], options, progress)
     if io not in (base, DType.FP32):
         _cast_edges(output, output, io)
     return typing_record(report)

@@ -31,6 +31,7 @@ from .request import CompileRequest
 from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
+from .target import Target
 from .tensorrt_api import load_api
 
 __all__ = ["BuildOptions", "CompileRequest", "DryRun", "compile_engine", "dry_run"]
@@ -56,16 +57,6 @@ class DryRun:
     plugins: tuple[str, ...]
     parts: dict[str, str]
     cached: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A TensorRT build that is ready to start. cache: None where none is named or the engine is not one for it."""
-
-    legal: bytes
-    legalized: tuple[str, ...]
-    key: Key
-    cache: EngineCache | None
 
 
 def compile_engine(request: CompileRequest, progress: Progress = silent) -> EngineRecord:
@@ -100,10 +91,11 @@ def dry_run(request: CompileRequest) -> DryRun:
     files = [f"{ENGINES}/{slug}.layers.json"]
     if request.target.is_tensorrt:
         files.insert(0, f"{ENGINES}/{slug}.plan")
-        ready = _prepared(request, model, choices)
-        parts, legalized = dict(ready.key.parts), ready.legalized
-        if ready.cache is not None:
-            cached = ready.cache.look(ready.key).reason
+        legal, legalized = _legal(request, model, choices)
+        key, cache = _key(request, legal), _cache(request, choices)
+        parts = dict(key.parts)
+        if cache is not None:
+            cached = cache.look(key).reason
     return DryRun(
         target=str(request.target),
         files=tuple(files),
@@ -137,25 +129,36 @@ def _choice_line(choice: Choice) -> str:
     return f"{choice.operator}: {used} ({choice.reason})"
 
 
-def _prepared(request: CompileRequest, model: ir.Model, choices: Sequence[Choice]) -> _Prepared:
-    """The graph as the builder reads it, and the key of its engine. Raises BuildError for a form known to be refused."""
-    legal, legalized = legalize(mark_plugins(model, tuple(choices)), request.target)
-    refuse(legal, request.target, request.asked)
-    graph = ir.to_proto(legal).SerializeToString()
-    api = load_api(request.target.runtime)
-    cache = None if _plugins(choices) else open_cache(request.cache)
-    where = [request.target.device, *request.options.architectures]
+def _legal(
+    request: CompileRequest, model: ir.Model, choices: Sequence[Choice]
+) -> tuple[bytes, tuple[str, ...]]:
+    """The graph as the builder reads it, and what was changed. Raises BuildError for a form known to be refused."""
+    target = request.target
+    legal, legalized = legalize(mark_plugins(model, tuple(choices)), target)
+    for device in (target.device, *request.options.architectures):
+        refuse(legal, Target(target.runtime, device), request.asked)
+    return ir.to_proto(legal).SerializeToString(), legalized
+
+
+def _cache(request: CompileRequest, choices: Sequence[Choice]) -> EngineCache | None:
+    """The cache for this engine: none where a plugin's kernels, which the key does not cover, go into it."""
+    return None if _plugins(choices) else open_cache(request.cache)
+
+
+def _key(request: CompileRequest, legal: bytes) -> Key:
+    """The key of the engine; reads every weight."""
+    target, api = request.target, load_api(request.target.runtime)
+    where = [target.device, *request.options.architectures]
     if not api.architectures():  # the engine belongs to the model of GPU
-        where += sorted({g.name for g in gpus() if g.architecture == request.target.device})
-    key = key_of(
-        graph,
+        where += sorted({gpu.name for gpu in gpus() if gpu.architecture == target.device})
+    return key_of(
+        legal,
         request.model.absolute().parent,
         runtime=api.version,
         architectures=where,
         option=request.options.deciding(),
         **{f"profile{n}": shapes for n, shapes in enumerate(_profiles(request))},
     )
-    return _Prepared(graph, legalized, key, cache)
 
 
 def _profiles(request: CompileRequest) -> list[dict[str, tuple[tuple[int, ...], ...]]]:
@@ -171,10 +174,10 @@ def _plugins(choices: Sequence[Choice]) -> list[str]:
 def _compile_tensorrt(
     request: CompileRequest, model: ir.Model, choices: Sequence[Choice], progress: Progress
 ) -> EngineRecord:
-    ready = _prepared(request, model, choices)
+    legal, legalized = _legal(request, model, choices)
     with staging(request.folder / ENGINES, request.target.slug) as stage:
         graph, listing = stage / "graph.onnx", stage / LISTING
-        graph.write_bytes(ready.legal)
+        graph.write_bytes(legal)
         job: Event = {
             "job": "tensorrt",
             "asked": request.asked,
@@ -188,21 +191,22 @@ def _compile_tensorrt(
             "profiles": _profiles(request),
             **request.options.as_job(),
         }
-        found = ready.cache.fetch(ready.key, stage) if ready.cache else None
-        if found is not None:
+        cache = _cache(request, choices)
+        if cache is None:
+            done = run(request, job, progress)
+            kernels = kernels_from_listing(listing.read_text(encoding="utf-8"), request.asked)
+        else:
+            key = _key(request, legal)
+            found = cache.fetch(key, stage)
             said = f"cache {'hit' if found.hit else 'miss'}: {found.reason}"
             log.info("%s: %s", request.asked, said)
             progress(Step(f"compile {request.target}", detail=said))
-        if found is not None and found.result is not None:
-            done = dict(found.result)
-        else:
-            done = run(request, job, progress)
-        kernels = kernels_from_listing(listing.read_text(encoding="utf-8"), request.asked)
-        if ready.cache is not None and found is not None and not found.hit:
-            ready.cache.keep(ready.key, {PLAN: stage / PLAN, LISTING: listing}, done)
-        first = kernels_of_profile(kernels, 0)
-        record = finish(request, stage, done, "builder", first)
+            done = run(request, job, progress) if found.result is None else dict(found.result)
+            kernels = kernels_from_listing(listing.read_text(encoding="utf-8"), request.asked)
+            if not found.hit:
+                cache.keep(key, {PLAN: stage / PLAN, LISTING: listing}, done)
+        record = finish(request, stage, done, "builder", kernels_of_profile(kernels, 0))
     offences = check_dtypes(kernels, model, request.precision)
     return record.model_copy(
-        update={"legalized": ready.legalized, "violations": tuple(map(str, offences))}
+        update={"legalized": legalized, "violations": tuple(map(str, offences))}
     )

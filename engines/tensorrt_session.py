@@ -15,7 +15,7 @@ from ..core.errors import ArtefactError, BuildError
 from .cuda_device import CudaDevice, Device
 from .tensorrt_api import Api, create_logger, load_api
 
-_DTYPES = {dtype.tensorrt: dtype for dtype in DType if dtype.tensorrt}
+DTYPES = {dtype.tensorrt: dtype for dtype in DType if dtype.tensorrt}
 
 
 class TensorRTRunner:
@@ -60,7 +60,7 @@ class TensorRTRunner:
                 self._device.upload(self._bind(stack, name, array.nbytes), array)
             results, addresses = {}, {}
             for name in self._outputs:
-                dtype = _DTYPES[self._engine.get_tensor_dtype(name).name].numpy
+                dtype = DTYPES[self._engine.get_tensor_dtype(name).name].numpy
                 results[name] = np.empty(tuple(self._context.get_tensor_shape(name)), dtype)
                 addresses[name] = self._bind(stack, name, results[name].nbytes)
             if not self._context.execute_async_v3(self._device.stream):

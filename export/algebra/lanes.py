@@ -106,7 +106,8 @@ class LaneReader:
     def _product(self, inputs: list[ir.Value], shape: Shape) -> Lanes | None:
         for data, factor in (inputs, inputs[::-1]):
             own = lane_shape(self.facts.dims(data), len(shape))
-            if lane_shape(self.facts.dims(factor), len(shape)) != shape or not _spreads(own, shape):
+            whole = lane_shape(self.facts.dims(factor), len(shape)) == shape
+            if own is None or not whole or not _spreads(own, shape):
                 if (signs := self._signs(factor, shape)) is not None:
                     return self._signed(self.data(data, shape), signs)
                 continue
@@ -204,6 +205,6 @@ class LaneReader:
         return self._signed(lanes[rows], matrix[rows, np.arange(shape[0])].astype(np.int64))
 
 
-def _spreads(own: Shape | None, shape: Shape) -> bool:
+def _spreads(own: Shape, shape: Shape) -> bool:
     """Whether lanes of these sizes spread to `shape`."""
-    return own is not None and all(a in (1, b) for a, b in zip(own, shape, strict=True))
+    return all(a in (1, b) for a, b in zip(own, shape, strict=True))

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 from engine_graphs import HIDDEN, Chain, write
 
@@ -240,19 +241,29 @@ def test_killed_at_any_moment_it_holds_only_whole_entries(tmp_path):
 # ---- keys
 
 
-def test_the_key_reads_the_weights_not_their_file_names_dates_or_padding(tmp_path):
-    def made(folder, **chain):
-        folder.mkdir()
-        path = write(Chain("fp16", blocks=1, **chain).build(), folder)
-        return key_of(path.read_bytes(), folder, runtime="r 1", architectures=["sm89"])
+def key_in(folder):
+    graph = (folder / "model.onnx").read_bytes()
+    return key_of(graph, folder, runtime="r 1", architectures=["sm89"])
 
-    one, same, other = (
-        made(tmp_path / "a"),
-        made(tmp_path / "b"),
-        made(tmp_path / "c", seed=1),
-    )
-    assert one.digest == same.digest
-    assert [d.split()[0] for d in other.differences(one.parts)] == ["weights"]
+
+def test_the_key_reads_the_weights_and_nothing_beside_them(tmp_path):
+    write(Chain("fp16", blocks=1).build(), tmp_path)
+    data, first = tmp_path / "model.onnx.data", key_in(tmp_path)
+    with data.open("ab") as file:
+        file.write(b"no tensor's")
+    assert key_in(tmp_path).digest == first.digest
+    tensors = onnx.load(tmp_path / "model.onnx", load_external_data=False).graph.initializer
+    outside = [t for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL]
+    assert len(outside) > 5
+    for tensor in outside:
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        content = bytearray(data.read_bytes())
+        content[int(where["offset"]) + int(where["length"]) - 1] ^= 1
+        kept = data.read_bytes()
+        data.write_bytes(content)
+        changed = key_in(tmp_path)
+        assert [d.split()[0] for d in changed.differences(first.parts)] == ["weights"]
+        data.write_bytes(kept)
 
 
 def test_sizes():

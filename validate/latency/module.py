@@ -1,5 +1,6 @@
 """The PyTorch reference under the clock: eager or torch.compile, on the CPU or the current CUDA device."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -50,7 +51,9 @@ def compiled(label: str, module: nn.Module, given: Sequence[torch.Tensor]) -> Ca
         if done:
             return fast(*tensors)
         try:
-            result = fast(*tensors)
+            with warnings.catch_warnings():  # about what it traces
+                warnings.simplefilter("ignore")
+                result = fast(*tensors)
         except Exception as error:  # the compiler's stages share no base
             words = " ".join(str(error).split())
             raise BuildError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.errors import BuildError
 from ...engines.tensorrt_api import Api
-from ...engines.tensorrt_session import TensorRTRunner
+from ...engines.tensorrt_session import DTYPES, TensorRTRunner
 from ..runners import numpy_from_tensor
 from .cuda_timer import CudaTimer, TimedDevice
 from .workload import Feeds
@@ -76,9 +76,7 @@ class PlanWorkload(TensorRTRunner):
         self._bound.close()
 
     def _bytes_of(self, name: str) -> int:
-        from ...engines.tensorrt_session import _DTYPES
-
-        dtype = _DTYPES[self._engine.get_tensor_dtype(name).name].numpy
+        dtype = DTYPES[self._engine.get_tensor_dtype(name).name].numpy
         shape = tuple(self._context.get_tensor_shape(name))
         return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 

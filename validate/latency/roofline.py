@@ -36,9 +36,9 @@ def gpu_name(driver_name: str) -> str | None:
 
 
 def _holds(driver_name: str, tokens: list[str], word: str) -> bool:
-    """A whole word; what is spelled in several ways (PCI, PCIe) by its beginning."""
-    if " " in word:
-        return f" {word} " in f" {driver_name} " and "Laptop" not in driver_name
+    """A whole word, PCIe by its beginning; an RTX without the suffix of a laptop's or another chip."""
+    if word.startswith("RTX"):
+        return driver_name.endswith(word)
     return any(t == word or (word == "PCI" and t.startswith(word)) for t in tokens)
 
 

@@ -3,7 +3,7 @@
     round    a random order of the sides, then the same order backwards: A B B A, B A A B, ...
 
 A drift that is linear over a round hits both sides alike; the random order takes what is periodic. How many rounds
-and how many calls in each is settled before the first of them, so no result decides when to stop.
+and how many calls in each is settled before the first of them; only the clock can end them early, no result can.
 """
 
 import math
@@ -17,6 +17,8 @@ from ...core.errors import UsageError
 from ...core.progress import Progress, Step, silent
 from .statistics import LEAST_ROUNDS, has_settled
 from .workload import Feeds, Workload
+
+OVERTIME = 1.5  # rounds that other processes stretch end by the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +71,20 @@ def measure(
         series.append(_warm_up(side, effort, now))
     turns = [_calls_in_a_turn(s, effort) for s in series]
     rounds = _count_rounds(series, turns, effort)
+    deadline = now() + OVERTIME * effort.seconds * len(sides)
     order = random.Random(effort.seed)
     indices = list(range(len(sides)))
     for number in range(rounds):
+        if number >= LEAST_ROUNDS and now() > deadline:
+            break
         progress(Step("bench", number, rounds, f"round {number + 1} of {rounds}"))
         order.shuffle(indices)
         medians: dict[int, list[float]] = {index: [] for index in indices}
         for index in (*indices, *reversed(indices)):
-            if (
-                turns[index] > 1
-            ):  # refill the caches that the other side emptied, outlast its threads
-                sides[index].time()
+            if turns[index] > 1:
+                sides[
+                    index
+                ].time()  # refills caches that the other side emptied, outlasts its threads
             taken = [sides[index].time() for _ in range(turns[index])]
             series[index].calls += taken
             medians[index].append(statistics.median(taken))

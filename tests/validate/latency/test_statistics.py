@@ -29,7 +29,9 @@ def load(kind, generator, count):
     elif kind == "two speeds":  # another process comes and goes over many rounds
         shared = np.where(np.cumsum(generator.random(count) < 0.1) % 2, 1.9, 1.0)
     elif kind == "bursts":  # one side in ten rounds loses the core
-        own = own + np.where(generator.random((2, count)) < 0.15, generator.exponential(1.0, (2, count)), 0)
+        own = own + np.where(
+            generator.random((2, count)) < 0.15, generator.exponential(1.0, (2, count)), 0
+        )
     elif kind == "heavy tails":
         own = generator.standard_t(2, (2, count)) * 0.01
     return 0.01 * shared * np.exp(own)

@@ -1,0 +1,198 @@
+"""Build options: those that TensorRT-RTX has are built for real, those it lacks are named, and the table tells which."""
+
+import dataclasses
+
+import pytest
+from engine_graphs import HIDDEN, Chain, write
+from test_compile import fp8_linear
+
+from blockforge.core.errors import BuildError, UnavailableError, UsageError
+from blockforge.core.shapes import ShapeRange
+from blockforge.engines import building
+from blockforge.engines.child import run_job
+from blockforge.engines.compile import BuildOptions, CompileRequest, compile_engine, dry_run
+from blockforge.engines.gpu import gpus
+from blockforge.engines.layers_file import load_layers
+from blockforge.engines.options import DIFFERENCES, check_options
+from blockforge.engines.target import Target
+from blockforge.engines.tensorrt_api import FEATURES, load_api
+
+RTX = Target.parse("tensorrt-rtx:sm89")
+TOKEN = ((1, 1, HIDDEN),) * 3
+ANY = {  # option -> a value that is not its default
+    "workspace_bytes": 1 << 28,
+    "optimization_level": 2,
+    "tf32": True,
+    "timeout_seconds": 100.0,
+    "timing_cache": "times",
+    "version_compatible": True,
+    "hardware_compatibility": "ampere_plus",
+    "weight_streaming": True,
+    "refit": True,
+    "strip_plan": True,
+    "architectures": ("sm120",),
+    "tactic_sources": ("jit_convolutions",),
+    "verbosity": "verbose",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write(Chain("fp16", blocks=3).build(), tmp_path_factory.mktemp("m"))
+
+
+def profile(low=(1, 1, HIDDEN), best=(2, 8, HIDDEN), high=(4, 32, HIDDEN)):
+    return {"hidden_states": ShapeRange(low, best, high)}
+
+
+def request(model, folder, *more, **options):
+    chosen = BuildOptions(**options)
+    return CompileRequest(model, RTX, profile(), folder, 3, options=chosen, more_profiles=more)
+
+
+@pytest.fixture(scope="module")
+def plain(model, tmp_path_factory):
+    return compile_engine(request(model, tmp_path_factory.mktemp("plain")))
+
+
+def test_the_table_has_every_option():
+    assert set(DIFFERENCES) == set(ANY) == {f.name for f in dataclasses.fields(BuildOptions)}
+    assert {row.feature for row in DIFFERENCES.values()} - {None} <= set(FEATURES)
+
+
+def test_what_tensorrt_rtx_has_is_built(model, tmp_path):
+    """Every option that works there, at once."""
+    has = {
+        name: ANY[name]
+        for name, row in DIFFERENCES.items()
+        if not row.why_not("tensorrt-rtx") and not row.needs_gpu
+    }
+    assert len(has) == 8
+    record = compile_engine(request(model, tmp_path, **has))
+    assert record.kernels and (tmp_path / record.path).stat().st_size == record.bytes
+
+
+@pytest.mark.parametrize("option", [n for n, r in DIFFERENCES.items() if r.tensorrt_rtx])
+def test_what_it_lacks_is_named_before_anything_is_built(option, model, tmp_path):
+    value = tmp_path / "times" if option == "timing_cache" else ANY[option]
+    with pytest.raises(UsageError, match=f"tensorrt-rtx has no option {option}: "):
+        compile_engine(request(model, tmp_path, **{option: value}))
+    assert not (tmp_path / "engines").exists()
+
+
+def force(model, folder, monkeypatch, **options):
+    """Build with options that the check would refuse: they reach the builder."""
+    asked = request(model, folder)
+    monkeypatch.setattr(
+        building, "run_job", lambda what, job, *a, **k: run_job(what, job | options, *a, **k)
+    )
+    return compile_engine(asked)
+
+
+def test_the_table_is_right_about_hardware_compatibility(model, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match="does not take hardware_compatibility"):
+        force(model, tmp_path, monkeypatch, hardware_compatibility="ampere_plus")
+
+
+def test_the_table_is_right_about_version_compatibility(model, tmp_path, monkeypatch):
+    with pytest.raises(Exception, match="nvinfer_lean"):
+        force(model, tmp_path, monkeypatch, version_compatible=True)
+
+
+@pytest.mark.skipif(bool(gpus()), reason="with a GPU, refit builds")
+@pytest.mark.parametrize("option", ["refit", "strip_plan"])
+def test_the_table_is_right_about_what_needs_a_gpu(option, model, tmp_path, monkeypatch):
+    with pytest.raises(UnavailableError, match="only where a GPU is at hand"):
+        compile_engine(request(model, tmp_path, **{option: True}))
+    with pytest.raises(Exception, match=r"cannot build|was ended"):
+        force(model, tmp_path, monkeypatch, **{option: True})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"architectures": ("sm90",)}, r"does not build for sm90.*sm89"),
+        ({"tactic_sources": ("cudnn",)}, r"no TacticSource cudnn.*jit_convolutions"),
+    ],
+)
+def test_a_value_that_does_not_exist_lists_those_that_do(options, words, model, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        compile_engine(request(model, tmp_path, **options))
+
+
+def test_a_further_architecture_is_held_against_the_rules_too(tmp_path):
+    path = write(fp8_linear(), tmp_path)
+    sizes = {"x": ShapeRange((1, HIDDEN), (2, HIDDEN), (4, HIDDEN))}
+    for architecture, fits in (("sm80", False), ("sm120", True)):
+        options = BuildOptions(architectures=(architecture,))
+        asked = CompileRequest(path, RTX, sizes, tmp_path, options=options)
+        if fits:
+            assert compile_engine(asked).bytes
+        else:
+            with pytest.raises(BuildError, match="fp8_e4m3"):
+                compile_engine(asked)
+
+
+def test_a_workspace_too_small_is_told_in_tensorrts_words(model, tmp_path):
+    with pytest.raises(Exception, match="workspace limit"):
+        compile_engine(request(model, tmp_path, workspace_bytes=1 << 10))
+
+
+def test_strip_plan_needs_refit():
+    everything = frozenset(FEATURES)
+    with pytest.raises(UsageError, match="strip_plan without refit"):
+        check_options(BuildOptions(strip_plan=True), "tensorrt", everything, gpu=True, asked="x")
+    both = BuildOptions(strip_plan=True, refit=True)
+    check_options(both, "tensorrt", everything, gpu=True, asked="x")
+
+
+def test_a_version_without_the_feature_is_named():
+    options, without = (
+        BuildOptions(weight_streaming=True),
+        frozenset(FEATURES) - {"weight_streaming"},
+    )
+    with pytest.raises(UsageError, match="weight_streaming: the installed version"):
+        check_options(options, "tensorrt", without, gpu=True, asked="x")
+
+
+def test_several_profiles_count_the_kernels_of_the_first(model, plain, tmp_path):
+    record = compile_engine(request(model, tmp_path, profile(*TOKEN)))
+    assert record.kernels == plain.kernels and record.bytes > 1.5 * plain.bytes
+    assert record.kernels_per_block == plain.kernels_per_block
+    kernels = load_layers(tmp_path / record.layers).kernels
+    assert not any("[profile" in t.name for k in kernels for t in (*k.inputs, *k.outputs))
+
+
+def test_a_bad_further_profile_is_named(model, tmp_path):
+    with pytest.raises(UsageError, match="has min 9"):
+        compile_engine(request(model, tmp_path, profile(low=(9, 1, HIDDEN))))
+
+
+def test_verbosity_decides_what_is_heard(model, tmp_path, caplog):
+    caplog.set_level("DEBUG", logger="blockforge")
+    compile_engine(request(model, tmp_path))
+    quiet = len(caplog.records)
+    compile_engine(request(model, tmp_path, verbosity="verbose"))
+    assert len(caplog.records) > 10 * quiet
+    assert not any("Layers:" in record.getMessage() for record in caplog.records)
+
+
+def test_a_dry_run_says_what_would_be_built_and_builds_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(building, "run_job", None)
+    plan = dry_run(request(model, tmp_path, profile(*TOKEN), optimization_level=1))
+    assert plan.files == (
+        "engines/tensorrt-rtx-sm89.plan",
+        "engines/tensorrt-rtx-sm89.layers.json",
+    )
+    assert plan.options["optimization_level"] == 1 and len(plan.profiles) == 2
+    assert plan.parts["runtime"] == load_api("tensorrt-rtx").version
+    assert plan.parts["architectures"] == "sm89" and plan.cached == ""
+    assert any("inlined" in line for line in plan.legalized)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="no option timing_cache"):
+        dry_run(request(model, tmp_path, timing_cache=tmp_path / "t"))
+
+
+def test_a_dry_run_for_onnxruntime(model, tmp_path):
+    plan = dry_run(CompileRequest(model, Target.parse("onnxruntime:cpu"), profile(), tmp_path))
+    assert plan.files == ("engines/onnxruntime-cpu.layers.json",) and plan.parts == {}
