@@ -158,3 +158,21 @@ def model_of(nodes, inputs, outputs, initializers=(), opset=OPSET):
     ]
     tensors = [numpy_helper.from_array(a, n) for n, a in dict(initializers).items()]
     return typed(helper.make_graph(nodes, "g", *infos, tensors), opset=opset)
+
+
+def fp8_linear():
+    """One matrix product in FP8: x [b, HIDDEN] and its weight through QuantizeLinear and DequantizeLinear."""
+    scale = np.array(0.05, np.float16)
+    nodes = []
+    for name in ("x", "w"):
+        nodes += [
+            helper.make_node(
+                "QuantizeLinear", [name, "s"], [f"{name}q"], output_dtype=TensorProto.FLOAT8E4M3FN
+            ),
+            helper.make_node("DequantizeLinear", [f"{name}q", "s"], [f"{name}d"]),
+        ]
+    nodes.append(helper.make_node("MatMul", ["xd", "wd"], ["y"], name="MatMul"))
+    edge = ("fp16", ["b", HIDDEN])
+    return model_of(
+        nodes, {"x": edge}, {"y": edge}, {"w": np.eye(HIDDEN, dtype=np.float16), "s": scale}
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from engine_graphs import HIDDEN, Chain, model_of, write
+from engine_graphs import HIDDEN, Chain, fp8_linear, model_of, write
 from onnx import TensorProto, helper
 
 from blockforge.core.errors import ArtefactError, BuildError, UnavailableError, UsageError
@@ -241,23 +241,6 @@ def test_a_parse_error_comes_in_tensorrts_words_and_names_the_node(tmp_path, mon
         compile_engine(non_zero(tmp_path))
     assert "unknown to TensorRT" in error.value.fix and error.value.exit_code == 4
     assert not (tmp_path / "engines").exists()
-
-
-def fp8_linear():
-    scale = np.array(0.05, np.float16)
-    nodes = []
-    for name in ("x", "w"):
-        nodes += [
-            helper.make_node(
-                "QuantizeLinear", [name, "s"], [f"{name}q"], output_dtype=TensorProto.FLOAT8E4M3FN
-            ),
-            helper.make_node("DequantizeLinear", [f"{name}q", "s"], [f"{name}d"]),
-        ]
-    nodes.append(helper.make_node("MatMul", ["xd", "wd"], ["y"], name="MatMul"))
-    edge = ("fp16", ["b", HIDDEN])
-    return model_of(
-        nodes, {"x": edge}, {"y": edge}, {"w": np.eye(HIDDEN, dtype=np.float16), "s": scale}
-    )
 
 
 def test_fp8_needs_an_architecture_that_has_it(tmp_path):

@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-from engine_graphs import HIDDEN, Chain, write
-from test_compile import fp8_linear
+from engine_graphs import HIDDEN, Chain, fp8_linear, write
 
 from blockforge.core.errors import BuildError, UnavailableError, UsageError
 from blockforge.core.shapes import ShapeRange

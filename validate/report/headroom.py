@@ -28,7 +28,7 @@ def headroom_plots(variant: VariantRecord) -> Markup | None:
         from matplotlib.ticker import MaxNLocator
 
         drawn, axes = figure(size, height=280)
-        layers = [row.layer for row in shown]
+        layers = [row.layer for row in shown if row.layer is not None]
         axes.axhline(0, color=INK["limit"], linewidth=1.6, linestyle="--", label="overflow")
         for key, colour, mark in (("before", "second", "D"), ("after", "first", "o")):
             axes.plot(
