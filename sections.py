@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .core.records import DTypeName, PrecisionName
+from .engines.options import BuildOptions
 from .validate.limits import Limits
 
 QUANTIZED = tuple(p for p in get_args(PrecisionName) if p not in get_args(DTypeName))
@@ -138,13 +139,15 @@ class EnginesSection(DemandsSection):
 
     check_dtype: a kernel computing in another type than the graph declares fails the build.
     plugins: which blockforge operators run as plugins in full TensorRT: "auto" (where measured to be faster),
-    "off", or their names; elsewhere their function bodies run. demands_for: what one precision must show, instead
+    "off", or their names; elsewhere their function bodies run. options: of the builder, for every TensorRT target; one
+    that a target's product lacks is refused by name. demands_for: what one precision must show, instead
     of the demands that stand here.
     """
 
     targets: tuple[str, ...] = ("onnxruntime:cpu",)
     check_dtype: bool = True
     plugins: Literal["auto", "off"] | tuple[str, ...] = "auto"
+    options: BuildOptions = BuildOptions()
     demands_for: dict[PrecisionName, DemandsSection] = Field(default_factory=dict)
 
     @model_validator(mode="after")

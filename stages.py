@@ -73,6 +73,7 @@ def compile_stage(
                 profile=profile,
                 folder=folder / variant.precision,
                 num_blocks=variant.num_blocks,
+                options=recipe.engines.options,
                 plugins=recipe.engines.plugins,
             )
             engine = compile_engine(request, progress)

@@ -31,6 +31,8 @@ class BuildOptions:
     tactic_sources: names of tensorrt's TacticSource, () for none, None for its default. verbosity: which of TensorRT's words reach the log.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 a typo in a recipe is refused
+
     workspace_bytes: int | None = None
     optimization_level: int | None = None
     tf32: bool = False

@@ -47,6 +47,16 @@ def test_each_precision_is_judged_by_its_own_limits():
     assert recipe.limits_of("fp8").max_error_over_floor is None
 
 
+def test_builder_options_are_typed():
+    recipe = recipe_from_dict(
+        GOOD | {"engines": {"options": {"optimization_level": 2, "architectures": ["sm120"]}}}
+    )
+    assert recipe.engines.options.optimization_level == 2
+    assert recipe.engines.options.architectures == ("sm120",)
+    again = recipe_from_dict(recipe.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert again == recipe
+
+
 def test_a_calibration_text_lies_beside_its_recipe(tmp_path):
     (tmp_path / "r.toml").write_text(
         "name = 'r'\nmodel = {preset = 'llama-tiny'}\ncalibration = {text = 'words.txt'}\n"
@@ -92,6 +102,11 @@ MISTAKES = {
         {"validate": {"limits_for": {"fp16": {"max_error_over_floor": 2.0}}}},
         ["validate.limits is missing: what fp32 is judged by"],
     ),
+    "builder option with a typo": (
+        {"engines": {"options": {"optimisation_level": 3}}},
+        ["engines.options.optimisation_level is not a field"],
+    ),
+    "kernel demand with a typo": ({"engines": {"require_fused": ["nrom"]}}, ["require_fused.0"]),
     "two at once": ({"name": "", "shapes": {}}, ["name", "shapes.min is missing"]),
 }
 
