@@ -156,8 +156,10 @@ def _render(record: "BenchRecord") -> Any:
         parts.append(_comparisons(record))
     machine = record.machine
     load = "-" if machine.load_before is None else f"{machine.load_before:.1f}"
-    threads = machine.onnxruntime_threads or machine.torch_threads
-    where = f"{machine.processor}, {machine.cores} cores, {threads} threads, load {load}"
+    threads = f"{machine.onnxruntime_threads or 'its own choice'}, PyTorch {machine.torch_threads}"
+    where = (
+        f"{machine.processor}, {machine.cores} cores, load {load}; threads: ONNX Runtime {threads}"
+    )
     parts += [escape(where), *(f"note: {escape(note)}" for note in record.notes)]
     for gpu in machine.gpus:
         now = gpu.after
