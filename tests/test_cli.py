@@ -13,7 +13,10 @@ from blockforge.cli import app
 from blockforge.console import emit
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = [command.callback.__name__.rstrip("_") for command in app.registered_commands]
+COMMANDS = [
+    command.name or command.callback.__name__.rstrip("_").replace("_", "-")
+    for command in app.registered_commands
+]
 TINY = """
 name = "tiny"
 [model]

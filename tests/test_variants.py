@@ -27,7 +27,7 @@ def bundle(tmp_path_factory):
 def test_the_fp32_graph_is_not_left_where_it_was_not_asked_for(bundle):
     files = {p.relative_to(bundle.path).as_posix() for p in bundle.path.rglob("*") if p.is_file()}
     assert files == {*bundle.manifest.files, "manifest.json"}
-    assert {f.split("/")[0] for f in files if "/" in f} == {"fp16", "fp8"}
+    assert {f.split("/")[0] for f in files if "/" in f} == {"fp16", "fp8", "polygraphy"}
     assert not [p for p in bundle.path.iterdir() if p.name.startswith(".")]
 
 

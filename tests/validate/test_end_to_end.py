@@ -185,7 +185,9 @@ def test_one_nan_in_the_weights(truth, exported, tmp_path):
 def test_one_block(checkpoint, tmp_path):
     profile = {"hidden_states": ShapeRange((1, 1, 64), (1, 32, 64), (4, 128, 64))}
     truth = truth_for(checkpoint, layer=1, profile=profile, plan=InputPlan())
-    assert [c.name for c in truth.cases] == ["seeded opt", "seeded odd", "seeded smallest"]
+    assert [c.name for c in truth.cases] == [
+        "hidden states of the text", "seeded opt", "seeded odd", "seeded smallest",
+    ]  # fmt: skip
     for precision in (DType.FP32, DType.FP16):
         done = export_variant(
             checkpoint,

@@ -316,7 +316,7 @@ def test_a_violation_of_dtypes_is_a_failure(tmp_path):
     wide = variant(engines=(engine(violations=("gemm computes in fp32",)),))
     _, page, text = written(tmp_path, manifest(wide))
     assert page.all("section")[0]["class"] == "verdict fail"
-    assert "wider than its graph gemm computes in fp32" in text
+    assert "plan gemm computes in fp32" in text
 
 
 def test_a_run_that_really_happened_is_called_that(tmp_path):
