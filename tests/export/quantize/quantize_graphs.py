@@ -1,5 +1,6 @@
 """Small graphs to quantise, and the oracle that judges them: the unquantised graph in float64."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from blockforge.graph.evaluator import TypedEvaluator
 from blockforge.graph.io import save_model
 
-CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "hf"
+CORPUS = Path(os.environ.get("BLOCKFORGE_CORPUS", "no-corpus")) / "hf"
 
 
 def model_from(text, weights=(), opset=24):

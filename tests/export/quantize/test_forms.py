@@ -98,7 +98,7 @@ def test_exports_of_hugging_face(name, tmp_path):
     """Older opsets are raised, and all linears become FP8."""
     source = CORPUS / f"{name}.onnx"
     if not source.exists():
-        pytest.skip("the shared corpus is not here")
+        pytest.skip("BLOCKFORGE_CORPUS names no folder of exported graphs")
     model = load_model(source)
     feeds = {}
     for value in model.graph.inputs:

@@ -123,7 +123,7 @@ def test_exports_of_hugging_face_models(file, linears):
     """The numbers are the weights of each model: 7 a Llama layer, 6 a BERT layer, 4 a GPT-2 layer."""
     path = CORPUS / f"{file}.onnx"
     if not path.exists():
-        pytest.skip("the shared corpus is not here")
+        pytest.skip("BLOCKFORGE_CORPUS names no folder of exported graphs")
     found = find_linears(ir.from_proto(onnx.load(path)), QuantizeOptions())
     assert len(found) == linears and not any(x.reason for x in found)
 
