@@ -99,7 +99,7 @@ def quantize_graph(
     with tempfile.TemporaryDirectory(prefix="blockforge.") as scratch:
         typed = Path(scratch) / "model.onnx"
         report = typed_file(source, typed, feeds, typing, progress)
-        fitting = feeds if report.already else _as_declared(typed, feeds)
+        fitting = feeds if report.already else as_declared(typed, feeds)
         return _quantize(report, typed, output, fitting, quantization, search, progress)
 
 
@@ -227,8 +227,8 @@ def torch_type(value: "ir.Value") -> "torch.dtype":
     return dtype_from_onnx(int(value.dtype)).torch
 
 
-def _as_declared(model: Path, feeds: "Sequence[Mapping[str, torch.Tensor]]") -> "Feeds":
-    """The feeds with float inputs in the types that the typed graph declares."""
+def as_declared(model: Path, feeds: "Sequence[Mapping[str, torch.Tensor]]") -> "Feeds":
+    """The feeds with float inputs in the types that the graph at `model` declares."""
     from .graph.io import load_model
 
     kinds = {str(v.name): torch_type(v) for v in load_model(model).graph.inputs}

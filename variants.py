@@ -18,6 +18,7 @@ from .core.dtypes import DType, dtype_from_name
 from .core.manifest import RangeRecord, VariantRecord
 from .core.progress import Progress, Step
 from .core.shapes import Profile
+from .quantization import as_declared
 from .recipe import Recipe
 from .sections import QUANTIZED
 
@@ -152,8 +153,11 @@ def _quantized(
     options = QuantizeOptions(**wanted, format=name)  # type: ignore[arg-type]
     base, search = recipe.quantize.base, recipe.quantize.search
     lines: tuple[str, ...] = ()
+    feeds = as_declared(
+        source, calibration.feeds
+    )  # a block's are FP32, its typed graph's may not be
     if search is None:
-        report = quantize_file(source, output, calibration.feeds, options, progress)
+        report = quantize_file(source, output, feeds, options, progress)
     else:
         from .export.search.cost import roofline
         from .export.search.search import Budget, search_file
@@ -164,9 +168,8 @@ def _quantized(
             budget = Budget(limit, "kl", search.order)
         tokens = math.prod(next(iter(profile.values())).opt[:2])
         limits = roofline(search.gpu, tokens)
-        found = search_file(
-            source, output, calibration.feeds, calibration.trial, options, budget, limits, progress
-        )
+        trial = as_declared(source, calibration.trial)
+        found = search_file(source, output, feeds, trial, options, budget, limits, progress)
         report, lines = found.quantize, found.lines(base)
     if report.calibration is not None:
         seen = report.calibration.model_copy(update={"source": calibration.source})

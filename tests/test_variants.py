@@ -84,6 +84,25 @@ def test_inputs_and_outputs_have_the_recipe_s_type(tmp_path, precision, io, foun
     assert {t.dtype for t in (*variant.inputs, *variant.outputs)} == {found}
 
 
+def test_a_block_with_16_bit_inputs_is_quantised_on_inputs_of_its_own_type(tmp_path):
+    """The calibration inputs are FP32, the typed block takes FP16."""
+    shapes = {
+        k: f"hidden_states:{v}x64" for k, v in {"min": "1x1", "opt": "1x8", "max": "2x8"}.items()
+    }
+    recipe = RECIPE | {
+        "model": {"preset": "llama-tiny", "part": "block"},
+        "shapes": shapes,
+        "export": {"precisions": ["fp8"], "io": "graph"},
+        "validate": {"limits_for": {"fp8": {"min_cosine": 0.99}}},
+    }
+    (variant,) = export(recipe, tmp_path / "b").manifest.variants
+    assert {t.dtype for t in variant.inputs} == {"fp16"}
+    assert (
+        variant.quantization is not None
+        and variant.quantization.quantized_share == pytest.approx(1)
+    )
+
+
 def test_a_calibration_text_that_is_no_file_is_one_error(tmp_path):
     recipe = recipe_from_dict(RECIPE | {"calibration": {"text": str(tmp_path / "none.txt")}})
     with pytest.raises(UsageError, match=r"none\.txt"):
