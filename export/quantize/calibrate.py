@@ -128,7 +128,7 @@ class Calibration:
         shared.readers -= 1
         if not shared.readers:
             del self._inputs[linear.x]
-        return [self._typed(linear, y) for y in products]
+        return [typed_product(linear, y) for y in products]
 
     def _observe(
         self,
@@ -165,18 +165,19 @@ class Calibration:
             codes = gptq(weight, expanded(scales, form), hessian, form.grid)
         return Quantized(linear, codes, scales, None, None)
 
-    def _typed(self, linear: Linear, product: torch.Tensor) -> torch.Tensor:
-        """The product as the graph gives it: with a Gemm's bias, in its declared type."""
-        inputs = linear.node.inputs
-        if len(inputs) > 2 and inputs[2] is not None:
-            bias = inputs[2].const_value
-            assert bias is not None
-            product = product + torch.from_numpy(bias.numpy().astype("float32"))
-        dtype = linear.node.outputs[0].dtype or linear.weight.dtype
-        assert dtype is not None
-        typed = round_to(product, dtype)
-        assert isinstance(typed, torch.Tensor)
-        return typed
+
+def typed_product(linear: Linear, product: torch.Tensor) -> torch.Tensor:
+    """The product as the graph gives it: with a Gemm's bias, in its declared type."""
+    inputs = linear.node.inputs
+    if len(inputs) > 2 and inputs[2] is not None:
+        bias = inputs[2].const_value
+        assert bias is not None, "find_linears admits constant biases only"
+        product = product + torch.from_numpy(bias.numpy().astype("float32"))
+    dtype = linear.node.outputs[0].dtype or linear.weight.dtype
+    assert dtype is not None
+    typed = round_to(product, dtype)
+    assert isinstance(typed, torch.Tensor)
+    return typed
 
 
 def _error(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float:

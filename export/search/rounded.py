@@ -15,9 +15,8 @@ from ...core.progress import Progress, silent
 from ...graph.evaluator import TypedEvaluator
 from ...graph.evaluator.machine import Frame
 from ...graph.evaluator.plan import Step
-from ...graph.rounding import round_to
 from ..calibration.observers import Grid, Observed
-from ..quantize.calibrate import Calibration, Quantized
+from ..quantize.calibrate import Calibration, Quantized, typed_product
 from ..quantize.grids import E4M3
 from ..quantize.linears import Linear, find_linears
 from ..quantize.options import QuantizeOptions
@@ -42,17 +41,7 @@ class Rounded:
             scale = self.activation.scale
             seen = E4M3.round(seen / scale) * scale
         weight = self.codes.float() * expanded(self.scales, WEIGHT_FORMATS[form])
-        y = seen @ weight
-        inputs = linear.node.inputs
-        if len(inputs) > 2 and inputs[2] is not None:
-            bias = inputs[2].const_value
-            assert bias is not None, "find_linears admits constant biases only"
-            y = y + torch.from_numpy(bias.numpy().astype("float32"))
-        dtype = linear.node.outputs[0].dtype or linear.weight.dtype
-        assert dtype is not None
-        typed = round_to(y, dtype)
-        assert isinstance(typed, torch.Tensor)
-        return typed
+        return typed_product(linear, seen @ weight)
 
 
 @dataclass(slots=True)
