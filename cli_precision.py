@@ -41,6 +41,12 @@ def quantize(
     ] = "gptq",
     attention: Annotated[bool, typer.Option(help="Quantise attention's products too.")] = False,
     head: Annotated[bool, typer.Option(help="Quantise the product that gives logits too.")] = False,
+    kv_cache: Annotated[
+        bool, typer.Option(help="Store past and present keys and values in FP8.")
+    ] = False,
+    epilogues: Annotated[
+        bool, typer.Option(help="Norm or gate and quantise as one operator, for plugins.")
+    ] = False,
     keep: Annotated[
         list[str] | None, typer.Option(help="Linears to leave, by name or pattern; repeatable.")
     ] = None,
@@ -80,6 +86,8 @@ def quantize(
             rounding=rounding,
             attention=attention,
             head=head,
+            kv_cache=kv_cache,
+            epilogues=epilogues,
             keep=tuple(keep or ()),
             only=tuple(only or ()),
             pack=pack,

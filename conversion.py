@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from .core.conversion import HeadroomRecord, LinearRecord, QuantizationRecord, TypingRecord
+from .core.conversion import (
+    CacheRecord,
+    HeadroomRecord,
+    LinearRecord,
+    QuantizationRecord,
+    TypingRecord,
+)
 
 if TYPE_CHECKING:
     from .calibration import Calibration
@@ -69,4 +75,9 @@ def quantization_record(
             )
             for row in report.linears
         ),
+        caches=tuple(
+            CacheRecord(past=c.past, present=c.present, scale=c.scale, amax=c.amax)
+            for c in report.caches
+        ),
+        epilogues=report.epilogues,
     )

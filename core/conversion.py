@@ -47,8 +47,20 @@ class LinearRecord(Record):
     kept: str | None = None
 
 
+class CacheRecord(Record):
+    """One key-value cache in FP8 (E4M3): the graph input `past` and output `present` hold numbers over `scale`."""
+
+    past: str
+    present: str
+    scale: float
+    amax: float
+
+
 class QuantizationRecord(Record):
-    """How weights and activations came below 16 bits: what was read, how it was rounded, and each linear."""
+    """How weights and activations came below 16 bits: what was read, how it was rounded, each linear and cache.
+
+    epilogues: operators that quantise their own result, and how many of each.
+    """
 
     format: str
     base: DTypeName
@@ -61,3 +73,5 @@ class QuantizationRecord(Record):
         str, ...
     ] = ()  # each linear that stays high for the budget: what it gains and costs
     linears: tuple[LinearRecord, ...]
+    caches: tuple[CacheRecord, ...] = ()
+    epilogues: dict[str, int] = Field(default_factory=dict)

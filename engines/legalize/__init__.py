@@ -19,6 +19,7 @@ from .attention_mask import merge_masks
 from .attention_mask_type import cast_masks
 from .attention_softcap import spell_out_attention
 from .attention_softmax import drop_softmax_precision
+from .cache_scatter import spell_out_scatter
 from .inline_functions import inline_functions
 from .rotary_batch import expand_rotary_caches
 from .unread_outputs import drop_unread_outputs
@@ -30,6 +31,7 @@ TENSORRT: tuple[Rule, ...] = (
     drop_unread_outputs,
     expand_rotary_caches,
     cast_masks,
+    spell_out_scatter,
     spell_out_cache,
     merge_masks,
     spell_out_attention,

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+import onnx_ir as ir
+
+from ...graph.type_names import type_name
 from .row import Check, Row, Spot
 from .scene import Scene, input_of, label, sizes
 
@@ -46,6 +49,23 @@ def _scatter_rank(scene: Scene) -> Iterator[Spot]:
             yield Spot(label(node), f"a cache of rank {len(cache)}")
 
 
+UPDATED = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def _scatter_type(scene: Scene) -> Iterator[Spot]:
+    for node in scene.of("TensorScatter"):
+        cache = input_of(node, 0)
+        if cache is not None and cache.dtype is not None and cache.dtype not in UPDATED:
+            yield Spot(label(node), f"a cache of {type_name(cache.dtype)}")
+
+
+def _scatter_input(scene: Scene) -> Iterator[Spot]:
+    for node in scene.of("TensorScatter"):
+        cache = input_of(node, 0)
+        if cache is not None and (made := cache.producer()) is not None:
+            yield Spot(label(node), f"{label(made)} ({made.op_type}) computes its cache")
+
+
 ROWS = (
     Row("layernorm.outputs", "LayerNormalization", "it has further outputs that nothing reads",
         "The parser refuses the node", "Drop them", _statistics(read=False), legalized=True),
@@ -60,4 +80,11 @@ ROWS = (
         "Use a linear cache", _scatter_mode),
     Row("tensorscatter.rank", "TensorScatter", "the cache is not 4-D", "The parser refuses the node",
         "Reshape the cache to [batch, heads, length, head size]", _scatter_rank),
+    Row("tensorscatter.type", "TensorScatter", "the cache is neither fp32, fp16 nor bf16",
+        "The parser refuses the node: 'cache has type FP8 but must have type Float, Half, or BFloat16'",
+        "Dequantise the cache before and quantise it behind the node, as `blockforge quantize --kv-cache` writes it",
+        _scatter_type),
+    Row("tensorscatter.input", "TensorScatter", "a node computes the cache",
+        "The build fails: 'The cache tensor must be a network input'", "Make the cache a graph input", _scatter_input,
+        legalized=True),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from ...core.progress import Progress, Step
 from ...graph.evaluator.walk import Walk
 from ...graph.rounding import round_to
 from ..calibration.observers import Observed, observe
+from .cache import Cache
 from .gptq import Hessian, gptq
 from .grids import E4M3
 from .linears import Linear
@@ -55,7 +56,8 @@ class _Input:
 class Calibration:
     """Quantises `linears` of `model` on `feeds`; `store` takes each outcome as soon as it is there.
 
-    known: scales of values that are not to be chosen again; found: those used, by value.
+    caches: key-value caches, whose scales are taken as well. known: scales of values that are not to be chosen again;
+    found: those used, by value.
     """
 
     model: ir.Model
@@ -63,6 +65,7 @@ class Calibration:
     options: QuantizeOptions
     scale_dtype: ir.DataType
     store: Callable[[Quantized], None]
+    caches: Sequence[Cache] = ()
     known: Mapping[str, Observed] = field(default_factory=dict)
     found: dict[str, Observed] = field(default_factory=dict)
     _inputs: dict[ir.Value, _Input] = field(default_factory=dict)
@@ -76,13 +79,20 @@ class Calibration:
             return
         by_node = {linear.node: linear for linear in self.linears}
         watched = set(attention)
-        left = len(by_node) + len(watched)
+        caches = {
+            cache.node: [c for c in self.caches if c.node is cache.node] for cache in self.caches
+        }
+        left = len(by_node) + len(watched) + len(caches)
         walk = Walk(self.model, feeds)
         for step in walk.steps():
             if not left:
                 break
             node = step.outputs[0].producer()
             linear = None if node is None else by_node.get(node)
+            if node in caches:
+                for cache in caches.pop(node):
+                    self._cache(cache, walk)
+                left -= 1
             if linear is None:
                 walk.advance(step)
             else:
@@ -94,6 +104,16 @@ class Calibration:
                 self._scale(value, walk.inputs(value), None)
                 watched.discard(value)
                 left -= 1
+
+    def _cache(self, cache: Cache, walk: Walk) -> None:
+        """Take the scale of what the cache holds and gets, and let the node read both rounded."""
+        given = {v: walk.inputs(v) for v in (cache.held, cache.update)}
+        seen = [x.float() for tensors in given.values() for x in tensors if x.numel()]
+        scale = self._scale(cache.past, seen, None).scale
+        for value, tensors in given.items():
+            if all(use.node is cache.node for use in value.uses()):
+                rounded = [E4M3.round(x.float() / scale) * scale for x in tensors]
+                walk.put(value, [x.to(t.dtype) for x, t in zip(rounded, tensors, strict=True)])
 
     def _scale(
         self, value: ir.Value, tensors: Sequence[torch.Tensor], importance: torch.Tensor | None

@@ -2,6 +2,7 @@
 
 - a scale is finite and positive, whatever made it
 - a quantised activation feeds products alone: masks, ids and residual sums keep their precision
+- what a key-value cache stores may be read by anything
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from ...core.domain import DOMAIN
 from ...core.errors import UsageError
+from .epilogues import OPERATORS
 
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "Attention", "Einsum"})
 MOVES = frozenset({"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Concat", "Identity", "Expand", "TensorScatter", "Gather"})  # fmt: skip
@@ -18,13 +21,12 @@ MOVES = frozenset({"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsquee
 def check_quantized(model: ir.Model) -> None:
     """Raise UsageError naming the first node whose scale or place is wrong; graphs without Q/DQ pass."""
     for node in model.graph:
-        if node.domain not in ("", "ai.onnx") or node.op_type not in (
-            "QuantizeLinear",
-            "DequantizeLinear",
-        ):
+        ours = node.domain == DOMAIN and node.op_type in OPERATORS
+        standard = node.domain in ("", "ai.onnx")
+        if not ours and not (standard and node.op_type in ("QuantizeLinear", "DequantizeLinear")):
             continue
-        _check_scale(node)
-        if node.op_type == "QuantizeLinear":
+        _check_scale(node, node.inputs[-1] if ours else node.inputs[1])
+        if ours or node.op_type == "QuantizeLinear":
             for user in _computing(node.outputs[0]):
                 if user.op_type not in PRODUCTS:
                     raise UsageError(
@@ -40,8 +42,8 @@ def check_quantized(model: ir.Model) -> None:
                     )
 
 
-def _check_scale(node: ir.Node) -> None:
-    scale = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] else None
+def _check_scale(node: ir.Node, value: ir.Value | None) -> None:
+    scale = value.const_value if value is not None else None
     if scale is None or scale.dtype == ir.DataType.FLOAT8E8M0:
         return
     numbers = scale.numpy().astype(np.float64)
@@ -55,16 +57,25 @@ def _check_scale(node: ir.Node) -> None:
 
 
 def _computing(value: ir.Value) -> Iterator[ir.Node]:
-    """The nodes that compute with `value`, behind its DequantizeLinear and what only moves it."""
+    """The nodes that compute with `value`, behind its DequantizeLinear and what only moves it, short of a cache."""
     queue, seen = [value], {value}
     while queue:
-        for use in queue.pop().uses():
+        current = queue.pop()
+        if _is_stored(current):
+            continue
+        for use in current.uses():
             if use.node.op_type in MOVES or use.node.op_type == "DequantizeLinear":
                 new = [v for v in use.node.outputs if v not in seen]
                 seen.update(new)
                 queue += new
             else:
                 yield use.node
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Whether the graph gives `value`, or the codes of it, to its caller."""
+    codes = [u.node.outputs[0] for u in value.uses() if u.node.op_type == "QuantizeLinear"]
+    return any(v.is_graph_output() for v in (value, *codes))
 
 
 def _feeds_mask(attention: ir.Node, quantize: ir.Node) -> bool:

@@ -22,7 +22,8 @@ class QuantizeOptions:
 
     observer: how a static activation scale follows from calibration. rounding: of the weights; gptq makes up for
     errors with the calibration inputs. attention: also the products of attention (their inputs). head: also the
-    product that gives the logits. keep: names or patterns (`*.down_proj`) of linears left high; only: the same, of
+    product that gives the logits. kv_cache: store past and present keys and values in FP8. epilogues: write norm and
+    quantise, gate and quantise as one operator, which full TensorRT may run as a plugin. keep: names or patterns (`*.down_proj`) of linears left high; only: the same, of
     those quantised and no others. pack: linears that read one value become one.
     """
 
@@ -31,6 +32,8 @@ class QuantizeOptions:
     rounding: Rounding = "gptq"
     attention: bool = False
     head: bool = False
+    kv_cache: bool = False
+    epilogues: bool = False
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     pack: bool = True
@@ -42,23 +45,24 @@ class QuantizeOptions:
                 found=REFUSED[self.format],
                 fix=f"Known: {', '.join(FORMATS)}",
             )
-        for what, given, known in (
+        for what, value, known in (
             ("format", self.format, FORMATS),
             ("observer", self.observer, OBSERVERS),
             ("rounding", self.rounding, ROUNDINGS),
         ):
-            if given not in known:
+            if value not in known:
                 raise UsageError(
-                    f"quantisation {what} {given!r}",
+                    f"quantisation {what} {value!r}",
                     found=f"no such {what}",
                     fix=f"Known: {', '.join(known)}",
                 )
-        if self.attention and self.format != "fp8":
-            raise UsageError(
-                f"attention with format {self.format!r}",
-                found="only format 'fp8' quantises activations",
-                fix="Use format 'fp8'",
-            )
+        for what, given in (("attention", self.attention), ("epilogues", self.epilogues)):
+            if given and self.format != "fp8":
+                raise UsageError(
+                    f"{what} with format {self.format!r}",
+                    found="only format 'fp8' quantises activations",
+                    fix="Use format 'fp8'",
+                )
 
     @property
     def activations(self) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ..calibration.observers import Observed
+from .cache import Cache
+from .cache_qdq import store_cache
 from .calibrate import Quantized
 from .grids import E4M3, ONNX_TYPES
 from .linears import Linear, share_of_flops
@@ -61,6 +63,7 @@ class Outcomes:
         self,
         scales: Mapping[str, Observed],
         attention: Mapping[ir.Value, Sequence[tuple[ir.Node, int]]],
+        caches: Sequence[Cache] = (),
     ) -> None:
         """Write the nodes, and drop weights that nothing reads any more."""
         writer = Writer(self.model.graph)
@@ -75,6 +78,8 @@ class Outcomes:
                 writer.quantize_activation(
                     node, index, self._scale(scales[value.name or ""], value), dtype
                 )
+        for cache in caches:
+            store_cache(writer, cache, self._scale(scales[cache.name], cache.past))
         _remove_unused(self.model.graph)
 
     def _scale(self, observed: Observed, value: ir.Value) -> ir.TensorProtocol:

@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from .linears import Linear
 
+PARTS = "parts"  # key of a joined value's `meta`: the names of the values in it, in order
+
 
 def pack_linears(model: ir.Model, linears: Sequence[Linear]) -> list[Linear]:
     """Pack what can be packed among `linears`; returns them in order, packed ones in place of their first member.
@@ -157,6 +159,7 @@ def _joined(graph: ir.Graph, values: Sequence[ir.Value | None], name: str, axis:
 
     lazy = ir.LazyTensor(join, dtype=dtype, shape=ir.Shape(shape), name=name)
     value = ir.Value(name=name, const_value=lazy, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    value.meta[PARTS] = tuple(str(v.name) for v in values if v is not None)
     graph.register_initializer(value)
     return value
 

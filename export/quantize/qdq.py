@@ -47,30 +47,21 @@ class Writer:
         assert x is not None and x.dtype is not None
         dequantized = self._activations.get(x)
         if dequantized is None:
-            dequantized = self._activations[x] = self._pair(x, user, scale, dtype)
+            given = self.constant(f"{x.name}/{SUFFIX}/scale", scale)
+            dequantized = self._activations[x] = self.pair(x, given, dtype, f"{x.name}/{SUFFIX}")
         user.replace_input_with(index, dequantized)
 
-    def _pair(
-        self, x: ir.Value, user: ir.Node, scale: ir.TensorProtocol, dtype: ir.DataType
-    ) -> ir.Value:
+    def pair(self, x: ir.Value, scale: ir.Value, dtype: ir.DataType, base: str) -> ir.Value:
+        """`x` through QuantizeLinear and DequantizeLinear behind its producer; `base` names what comes back."""
         assert x.dtype is not None
-        base = f"{x.name}/{SUFFIX}"
-        given = self._constant(f"{base}/scale", scale)
         codes = ir.Value(name=f"{base}/codes", type=ir.TensorType(dtype), shape=x.shape)
         back = ir.Value(name=base, type=ir.TensorType(x.dtype), shape=x.shape)
-        quantize = ir.Node(
-            "", "QuantizeLinear", [x, given], [ir.AttrInt64("output_dtype", dtype)],
-            outputs=[codes], name=f"{base}/QuantizeLinear",
-        )  # fmt: skip
-        dequantize = ir.Node(
-            "", "DequantizeLinear", [codes, given], _output_type(scale.dtype, x.dtype),
-            outputs=[back], name=f"{base}/DequantizeLinear",
-        )  # fmt: skip
+        nodes = [quantizing(x, scale, codes), dequantizing(codes, scale, back)]
         producer = x.producer()
         if producer is None:
-            self.graph.insert_before(self.graph[0], [quantize, dequantize])
+            self.graph.insert_before(self.graph[0], nodes)
         else:
-            self.graph.insert_after(producer, [quantize, dequantize])
+            self.graph.insert_after(producer, nodes)
         return back
 
     def quantize_weight(self, linear: Linear, stored: StoredWeight) -> None:
@@ -83,8 +74,8 @@ class Writer:
             if base in self.graph.initializers:  # the other layout of a shared weight
                 base += "_transposed"
             known = (
-                self._constant(base, stored.codes),
-                self._constant(f"{base}/scale", stored.scales),
+                self.constant(base, stored.codes),
+                self.constant(f"{base}/scale", stored.scales),
             )
             self._weights[key] = known
         name = linear.node.name or linear.name
@@ -113,7 +104,7 @@ class Writer:
         self, linear: Linear, codes: ir.Value, whole: ir.TensorProtocol, name: str
     ) -> ir.Value:
         """The block scales of a weight, from their own codes."""
-        given = self._constant(f"{name}/whole_scale", whole)
+        given = self.constant(f"{name}/whole_scale", whole)
         wide = ir.Value(name=f"{name}/scales", type=ir.TensorType(whole.dtype), shape=codes.shape)
         node = ir.Node(
             "", "DequantizeLinear", [codes, given], outputs=[wide],
@@ -122,7 +113,8 @@ class Writer:
         self.graph.insert_before(linear.node, node)
         return wide
 
-    def _constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """An initializer of the graph."""
         assert name not in self.graph.initializers, name
         value = ir.Value(
             name=name,
@@ -132,6 +124,22 @@ class Writer:
         )
         self.graph.register_initializer(value)
         return value
+
+
+def quantizing(x: ir.Value, scale: ir.Value, codes: ir.Value) -> ir.Node:
+    """codes = x / scale, in the type of `codes`; named after what it quantises for."""
+    assert codes.dtype is not None
+    name = f"{(codes.name or '').removesuffix('/codes')}/QuantizeLinear"
+    attributes = [ir.AttrInt64("output_dtype", codes.dtype)]
+    return ir.Node("", "QuantizeLinear", [x, scale], attributes, outputs=[codes], name=name)
+
+
+def dequantizing(codes: ir.Value, scale: ir.Value, back: ir.Value) -> ir.Node:
+    """back = codes * scale, in the type of `back`, after which it is named."""
+    assert scale.dtype is not None and back.dtype is not None
+    attributes = _output_type(scale.dtype, back.dtype)
+    name = f"{back.name}/DequantizeLinear"
+    return ir.Node("", "DequantizeLinear", [codes, scale], attributes, outputs=[back], name=name)
 
 
 def _output_type(scale: ir.DataType, wanted: ir.DataType) -> list[ir.Attr]:

@@ -20,13 +20,15 @@ from ..calibration.record import CalibrationRecord, ValueRecord
 from ..fusions.opset import obstacle, raise_opset
 from ..precision.prepare import declare_types
 from .attention import attention_inputs
+from .cache import require_caches
 from .calibrate import Calibration
 from .check import check_quantized
+from .epilogues import Folding, fold_epilogues
 from .linears import QUANTIZED_WEIGHT, Linear, find_linears, inner_products
 from .options import QuantizeOptions
 from .outcomes import SCALES_OF_THEIR_OWN_TYPE, Outcomes, records_of
 from .pack import pack_linears
-from .report import QuantizeReport
+from .report import CacheRecord, QuantizeReport
 from .spill import Spill
 from .weights import WEIGHT_FORMATS, misfit
 
@@ -98,34 +100,44 @@ def quantize_model(
         else []
     )
     todo = [x for x in found if not x.reason]
-    if not todo:
+    caches = require_caches(model) if options.kv_cache else []
+    if not todo and not caches:
         done = bool(found) and any(x.reason == QUANTIZED_WEIGHT for x in found)
         records = records_of(found, {}, options)
+        folding = _folding(model, options)
         return QuantizeReport(
             options.format, options.rounding, records, bytes_before=before, bytes_after=before,
-            already=done, notes=tuple(notes),
+            epilogues=folding.folded, already=done, notes=(*notes, *folding.left),
         )  # fmt: skip
-    if not feeds and (options.activations or options.rounding == "gptq"):
+    if not feeds and (caches or options.activations or options.rounding == "gptq"):
         raise UsageError(
             f"quantise to {options.format} with {options.rounding} rounding",
             found="no calibration feeds",
-            fix="Give feeds, or quantise weights only with rounding 'nearest'",
+            fix="Give feeds, or quantise weights only, without kv_cache and with rounding 'nearest'",
         )
     _fit_opset(model)
     declare_types(model)
     count = len(found)
     if options.pack:
         found = pack_linears(model, found)
-    attention = attention_inputs(model) if options.attention else {}
+    attention = attention_inputs(model, caches) if options.attention else {}
     job = Outcomes(model, options, Spill(scratch))
     values = origin.known.values if origin.known else {}
     known = {name: Observed(v.amax, v.scale, v.observer) for name, v in values.items()}
     calibration = Calibration(
-        model, [x for x in found if not x.reason], options, job.scale_dtype, job.store, known
+        model,
+        [x for x in found if not x.reason],
+        options,
+        job.scale_dtype,
+        job.store,
+        caches,
+        known,
     )
     calibration.run(feeds, list(attention), progress)
     progress(Step("write nodes"))
-    job.write(calibration.found, attention)
+    presents = [str(cache.present.name) for cache in caches]
+    job.write(calibration.found, attention, caches)
+    folding = _folding(model, options)
     check_graph(model)
     check_quantized(model)
     return QuantizeReport(
@@ -136,8 +148,19 @@ def quantize_model(
         bytes_before=before,
         bytes_after=_weight_bytes(model),
         packed=count - len(found),
-        notes=tuple(notes),
+        caches=tuple(
+            CacheRecord(
+                c.name, present, calibration.found[c.name].scale, calibration.found[c.name].amax
+            )
+            for c, present in zip(caches, presents, strict=True)
+        ),
+        epilogues=folding.folded,
+        notes=(*notes, *folding.left),
     )
+
+
+def _folding(model: ir.Model, options: QuantizeOptions) -> Folding:
+    return fold_epilogues(model) if options.epilogues else Folding({}, ())
 
 
 def _fitting(linear: Linear, reason: str) -> Linear:

@@ -1,7 +1,7 @@
 """What a quantisation did: per linear, and in sum."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..calibration.record import CalibrationRecord
@@ -27,9 +27,20 @@ class LinearRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheRecord:
+    """One key-value cache in FP8: graph input and output, the scale of both, the largest magnitude that was seen."""
+
+    past: str
+    present: str
+    scale: float
+    amax: float
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizeReport:
     """linears: in graph order; calibration: every static scale (None: nothing was calibrated); bytes: of all weights;
-    packed: products that several linears became; already: the file was quantised before, and nothing was left to do."""
+    packed: products that several linears became; caches: those now in FP8; epilogues: operators that quantise their own
+    result, and how many; already: the file was quantised before, and nothing was left to do."""
 
     format: str
     rounding: str
@@ -38,6 +49,8 @@ class QuantizeReport:
     bytes_before: int = 0
     bytes_after: int = 0
     packed: int = 0
+    caches: tuple[CacheRecord, ...] = ()
+    epilogues: dict[str, int] = field(default_factory=dict)
     already: bool = False
     notes: tuple[str, ...] = ()
 

@@ -149,11 +149,19 @@ def rotary_3d(**a):
     return graph([node], {"x": x, "p": ("i64", ["b", "s"])}, {"y": x}, weights)
 
 
-def scatter(rank=4, **a):
+def scatter(rank=4, t="fp16", **a):
     shape = ["b", *[2] * (rank - 3), 32, 64]
     update = [*shape[:-2], "s", 64]
+    ins = {"p": (t, shape), "u": (t, update), "i": ("i64", ["b"])}
+    return one("TensorScatter", ins, (t, shape), axis=rank - 2, **a)
+
+
+def scatter_computed():
+    """The cache passes a node before it is written into."""
+    shape, update = ["b", 2, 32, 64], ["b", 2, "s", 64]
+    nodes = [N("Neg", ["p"], ["c"]), N("TensorScatter", ["c", "u", "i"], ["y"], axis=2, name="n")]
     ins = {"p": ("fp16", shape), "u": ("fp16", update), "i": ("i64", ["b"])}
-    return one("TensorScatter", ins, ("fp16", shape), axis=rank - 2, **a)
+    return graph(nodes, ins, {"y": ("fp16", shape)})
 
 
 NARROW = {"fp8": T.FLOAT8E4M3FN, "i8": T.INT8, "u8": T.UINT8, "e5m2": T.FLOAT8E5M2, "i16": T.INT16}
@@ -430,6 +438,8 @@ CASES = (
     Case("rotary.heads", rotary_3d(), (rotary_3d(num_heads=2),)),
     Case("tensorscatter.mode", scatter(mode="circular"), (scatter(), scatter(mode="linear"))),
     Case("tensorscatter.rank", scatter(rank=3), (scatter(rank=4),)),
+    Case("tensorscatter.type", scatter(t="fp8"), (scatter(), scatter(t="bf16"), scatter(t="fp32"))),
+    Case("tensorscatter.input", scatter_computed(), (scatter(),)),
     *(Case("scale.sign", quantised(scale=f16(s)), ()) for s in (0, -0.05, np.nan)),
     Case("scale.sign", quantised(w_scale=scales(_3=0), axis=1), (quantised(w_scale=scales(), axis=1),)),
     Case("scale.sign", quantised("i8", scale=f16(0)), (quantised("i8"),)),

@@ -19,7 +19,7 @@ def model_from(text, weights=(), opset=24):
     model = ir.from_onnx_text(f'<ir_version: 11, opset_import: ["" : {opset}]> {text}')
     for name, array in dict(weights).items():
         value = next(v for n in model.graph for v in n.inputs if v is not None and v.name == name)
-        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         value.const_value, value.shape = tensor, tensor.shape
         value.type = ir.TensorType(tensor.dtype)
         model.graph.register_initializer(value)
