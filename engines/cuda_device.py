@@ -1,7 +1,7 @@
-"""GPU memory and one stream through cuda-python: the only file that imports `cuda`.
+"""The door to cuda-python, and a device with one stream: the only file that imports `cuda`.
 
-Written to the API of cuda-python 13; it has not run yet, for want of a GPU (see tests/engines/test_tensorrt_session.py for
-what a stand-in can show).
+Written to the API of cuda-bindings 13.4, whose functions tests/engines/test_cuda_runtime.py calls as far as they go
+without a driver; for want of a GPU nothing has run beyond that.
 """
 
 from typing import Any, Protocol
@@ -9,6 +9,34 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core.errors import UnavailableError
+
+
+def load_cuda(asked: str) -> Any:
+    """cuda-python's CUDA runtime; UnavailableError says how to get it."""
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise UnavailableError(
+            asked,
+            found=f"cannot import cuda-python: {error}",
+            fix="pip install 'blockforge[gpu]'",
+        ) from None
+    return runtime
+
+
+def call_cuda(cuda: Any, name: str, *arguments: Any) -> Any:
+    """Call a runtime function; UnavailableError with CUDA's name for the fault."""
+    status, *values = getattr(cuda, name)(*arguments)
+    check_status(name, status)
+    return values[0] if values else None
+
+
+def check_status(name: str, status: Any) -> None:
+    """Raise UnavailableError with CUDA's name for the fault unless `status` is success."""
+    if int(status) != 0:
+        raise UnavailableError(
+            f"CUDA {name}", found=f"{status.name} ({int(status)})", fix="See nvidia-smi"
+        )
 
 
 class Device(Protocol):
@@ -39,15 +67,7 @@ class CudaDevice:
     """The current CUDA device, with a stream of its own."""
 
     def __init__(self) -> None:
-        try:
-            from cuda.bindings import runtime
-        except ImportError as error:
-            raise UnavailableError(
-                "TensorRT session",
-                found=f"cannot import cuda-python: {error}",
-                fix="pip install 'blockforge[gpu]'",
-            ) from None
-        self._cuda: Any = runtime
+        self._cuda: Any = load_cuda("TensorRT session")
         self.stream = int(self._call("cudaStreamCreate"))
 
     def allocate(self, nbytes: int) -> int:
@@ -77,10 +97,4 @@ class CudaDevice:
         self._call("cudaStreamDestroy", self.stream)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a runtime function; UnavailableError with CUDA's name for the fault."""
-        status, *values = getattr(self._cuda, name)(*arguments)
-        if int(status) != 0:
-            raise UnavailableError(
-                f"CUDA {name}", found=f"{status.name} ({int(status)})", fix="See nvidia-smi"
-            )
-        return values[0] if values else None
+        return call_cuda(self._cuda, name, *arguments)

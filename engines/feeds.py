@@ -1,60 +1,94 @@
-"""Check what a caller feeds before a runtime sees it: names, element types, sizes, and the profile."""
+"""Check what a caller hands over before a runtime sees it: names, element types, sizes, and the profile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import dtype_from_name
 from ..core.errors import UsageError
 from ..core.manifest import TensorRecord
-from ..core.shapes import Profile
+from ..core.shapes import Profile, Shape
+from .session_profiles import pick_profile
+from .views import Place, View, view_of
+
+Sizes = dict[str, tuple[str, int]]  # axis name -> (the tensor that set it, its size)
+HOST = Place("check")
 
 
 def check_feeds(
-    feeds: Mapping[str, np.ndarray], inputs: Sequence[TensorRecord], profile: Profile | None
+    feeds: Mapping[str, Any], inputs: Sequence[TensorRecord], profile: Profile | None
 ) -> dict[str, np.ndarray]:
-    """Return `feeds` as contiguous arrays, in the order of `inputs`.
+    """Return `feeds`, all in host memory, as contiguous arrays in the order of `inputs`.
 
     Raises UsageError naming the input and what is wrong with it; axes that share a name must have one size.
     """
-    names = [record.name for record in inputs]
-    unknown, missing = set(feeds) - set(names), set(names) - set(feeds)
+    check_names(feeds, inputs)
+    views = {record.name: view_of(feeds[record.name], record, HOST) for record in inputs}
+    shapes = {name: view.shape for name, view in views.items()}
+    check_sizes(inputs, shapes)
+    pick_profile(shapes, () if profile is None else (profile,), inputs)
+    return {name: view.array for name, view in views.items() if view.array is not None}
+
+
+def check_names(
+    given: Collection[str], records: Iterable[TensorRecord], *, asked: str = "run"
+) -> None:
+    """Raise UsageError unless `given` are exactly the names of `records`."""
+    names = [record.name for record in records]
+    unknown, missing = set(given) - set(names), set(names) - set(given)
     if unknown or missing:
         parts = (("unknown input", unknown), ("nothing for", missing))
         raise UsageError(
-            "run",
+            asked,
             found="; ".join(f"{what} {', '.join(sorted(n))}" for what, n in parts if n),
             fix=f"The inputs are {', '.join(names)}",
         )
-    sizes: dict[str, tuple[str, int]] = {}
-    checked = {}
-    for record in inputs:
-        array = np.asarray(feeds[record.name])
-        _check_type(record, array)
-        _check_sizes(record, array, sizes)
-        if profile is not None and record.name in profile:
-            _check_range(record, array, profile)
-        checked[record.name] = np.ascontiguousarray(array).reshape(array.shape)
-    return checked
 
 
-def _check_type(record: TensorRecord, array: np.ndarray) -> None:
-    expected = dtype_from_name(record.dtype).numpy
-    if array.dtype != expected:
+def check_sizes(
+    records: Iterable[TensorRecord],
+    shapes: Mapping[str, Shape],
+    sizes: Sizes | None = None,
+    *,
+    what: str = "input",
+) -> Sizes:
+    """The size of every named axis, of which each has one; `sizes` are known before.
+
+    Raises UsageError naming the tensor and the axis that does not fit. Tensors without a shape are left out.
+    """
+    found: Sizes = dict(sizes or {})
+    for record in records:
+        if record.name in shapes:
+            _check_shape(record, shapes[record.name], found, f"{what} {record.name!r}")
+    return found
+
+
+def check_outputs(
+    outputs: Mapping[str, View], records: Sequence[TensorRecord], sizes: Sizes
+) -> None:
+    """Raise UsageError for an output of the caller's whose shape cannot be right; `sizes` are those of the inputs."""
+    shapes = {name: view.shape for name, view in outputs.items()}
+    check_sizes(records, shapes, sizes, what="output")
+
+
+def check_output_names(given: Collection[str], records: Sequence[TensorRecord]) -> None:
+    """Raise UsageError for an output that does not exist; any of those that do may be left out."""
+    names = [record.name for record in records]
+    unknown = sorted(set(given) - set(names))
+    if unknown:
         raise UsageError(
-            f"input {record.name!r}",
-            found=f"{array.dtype} elements",
-            fix=f"Give {expected}: nothing is converted without being asked",
+            "outputs",
+            found=f"unknown output {', '.join(unknown)}",
+            fix=f"The outputs are {', '.join(names)}",
         )
 
 
-def _check_sizes(
-    record: TensorRecord, array: np.ndarray, sizes: dict[str, tuple[str, int]]
-) -> None:
-    asked, wants = f"input {record.name!r}", f"Its axes are {_dims(record)}"
-    if array.ndim != len(record.dims):
-        raise UsageError(asked, found=f"shape {_text(array.shape)}", fix=wants)
-    for axis, (dim, size) in enumerate(zip(record.dims, array.shape, strict=True)):
+def _check_shape(record: TensorRecord, shape: Shape, sizes: Sizes, asked: str) -> None:
+    wants = f"Its axes are {', '.join(map(str, record.dims)) or 'none (a scalar)'}"
+    if len(shape) != len(record.dims):
+        text = "x".join(map(str, shape)) or "scalar"
+        raise UsageError(asked, found=f"shape {text}", fix=wants)
+    for axis, (dim, size) in enumerate(zip(record.dims, shape, strict=True)):
         if isinstance(dim, int):
             if size != dim:
                 raise UsageError(asked, found=f"axis {axis} has {size}, not {dim}", fix=wants)
@@ -66,24 +100,3 @@ def _check_sizes(
                 found=f"axis {axis} ({dim}) has {size}, {other} has {known}",
                 fix=f"Every {dim!r} axis has one size",
             )
-
-
-def _check_range(record: TensorRecord, array: np.ndarray, profile: Profile) -> None:
-    allowed = profile[record.name]
-    for axis, (low, size, high) in enumerate(
-        zip(allowed.min, array.shape, allowed.max, strict=True)
-    ):
-        if not low <= size <= high:
-            raise UsageError(
-                f"input {record.name!r}",
-                found=f"axis {axis} ({record.dims[axis]}) has {size}, outside the profile's {low}..{high}",
-                fix="Feed a size inside, or build with a wider profile",
-            )
-
-
-def _dims(record: TensorRecord) -> str:
-    return ", ".join(map(str, record.dims)) or "none (a scalar)"
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"

@@ -1,35 +1,66 @@
-"""A compiled graph, ready to run: numpy arrays in, numpy arrays out.
+"""A compiled graph, ready to run: arrays or GPU memory in, arrays or GPU memory out.
 
     with Session(bundle, precision="fp32") as session:
         logits = session.run({"input_ids": ids})["logits"]
 
-Feeds are checked against names, element types, sizes and the profile before the runtime sees them.
+Feeds are checked against names, element types, sizes and the profiles before the runtime sees them.
 """
 
-from collections.abc import Mapping
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ..core.bundle import MANIFEST, Bundle
-from ..core.errors import ArtefactError, UsageError
-from ..core.manifest import TensorRecord, VariantRecord
-from ..core.shapes import Profile, ShapeRange
-from .feeds import check_feeds
-from .requirements import check_runnable
-from .runner import Runner
+from ..core.bundle import Bundle
+from ..core.errors import UnavailableError, UsageError
+from ..core.manifest import TensorRecord
+from ..core.shapes import Profile
+from .feeds import check_names, check_output_names, check_outputs, check_sizes
+from .runner import Call, LayerTimes, Runner, Slot, Tensor
+from .session_opening import open_runner
+from .session_pool import Pool
+from .session_profiles import pick_profile
+from .session_source import open_source
 from .target import Target
-
-if TYPE_CHECKING:
-    import numpy as np
+from .views import Pointer as Pointer
+from .views import View, view_of
 
 DEFAULT_TARGET = "onnxruntime:cpu"
 
 
-class Session:
-    """One graph on one target. Not for use from several threads at once; close it, or use it in a `with`.
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session runs.
 
-    inputs, outputs: the tensors it takes and gives; profile: the sizes its inputs may have, None for any.
+    contexts: how many runs may go on at once; each thread has an execution context for its run, made when it is first
+    needed. wait_seconds: how long a run waits for one, and close for runs in progress. cuda_graphs: how many captured
+    CUDA graphs each context keeps, the most recently used; 0 captures none. device: the GPU's number, None for the first of
+    the engine's architecture.
+    """
+
+    contexts: int = 4
+    wait_seconds: float = 60.0
+    cuda_graphs: int = 0
+    device: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low in (("contexts", 1), ("wait_seconds", 0), ("cuda_graphs", 0)):
+            value = getattr(self, name)
+            if value < low:
+                raise UsageError(
+                    f"session option {name}", found=f"{value}", fix=f"Give {low} or more"
+                )
+
+
+class Session:
+    """One graph on one target, for any number of threads. Close it, or use it in a `with`.
+
+    inputs, outputs: the tensors it takes and gives. profiles: the sizes its inputs may have, () for any; of those that
+    fit, a run takes the one with the fewest elements at max.
     """
 
     def __init__(
@@ -37,49 +68,114 @@ class Session:
         source: Bundle | str | Path,
         *,
         precision: str | None = None,
-        target: str | Target = DEFAULT_TARGET,
-        verify: bool = True,
+        target: str | Target | None = None,
+        verify: bool | str = True,
+        options: SessionOptions | None = None,
     ) -> None:
-        """Open a bundle (or the path of one), or a lone .onnx file.
+        """Open a bundle (or the path of one), a lone .onnx file, or a lone .plan with its .layers.json beside it.
 
-        precision: which of the bundle's graphs, None for the first. verify: compare the hashes of the bundle's files
-        first; deserialising an engine runs native code, so leave it on for bundles from elsewhere.
-        Raises UsageError for a target or precision that does not exist, ArtefactError for a bundle that does not fit or
+        precision: which of the bundle's graphs, None for the first. target: onnxruntime:cpu for None, and for a plan what its
+        .layers.json says. verify: compare the hashes of the bundle's files first; loading an engine runs native code from it,
+        so leave it on for bundles from elsewhere. For a file on its own, its SHA-256 as text.
+        In this order the hash, TensorRT's version and the GPU's architecture are checked before anything is loaded.
+        Raises UsageError for a target, precision or option that does not exist, ArtefactError for what does not fit or
         lacks the engine, and UnavailableError when this machine cannot run the target.
         """
-        self.target = target if isinstance(target, Target) else Target.parse(target)
-        check_runnable(self.target)
-        self._runner: Runner | None = None
-        if isinstance(source, str | Path) and Path(source).suffix == ".onnx":
-            self.inputs, self.outputs, model = _read_model(Path(source))
-            self.profile: Profile | None = None
-            self._runner = _open(self.target, model, None)
-            return
-        bundle = source if isinstance(source, Bundle) else _open_bundle(Path(source))
-        if verify:
-            bundle.verify()
-        variant = bundle.manifest.variant(precision)
-        self.inputs, self.outputs = variant.inputs, variant.outputs
-        self.profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
-        plan = _plan(bundle, variant, self.target)
-        self._runner = _open(self.target, bundle.file(variant.model), plan)
+        self._options = options or SessionOptions()
+        asked = Target.parse(target) if isinstance(target, str) else target
+        found = open_source(source, precision=precision, target=asked, verify=verify)
+        self.target = found.target
+        self._runner: Runner
+        self._runner, self.inputs, self.outputs = open_runner(
+            found, graphs=self._options.cuda_graphs, device=self._options.device
+        )
+        self.profiles: tuple[Profile, ...] = self._runner.profiles
+        self._closing, self._closed = threading.Lock(), False
+        self._pool: Pool[Slot] = Pool(
+            self._runner.open_slot,
+            self._options.contexts,
+            self._options.wait_seconds,
+            f"run on {self.target}",
+        )
+        self._forgotten = weakref.finalize(self, _free, self._pool, self._runner)
 
-    def run(self, feeds: Mapping[str, "np.ndarray"]) -> "dict[str, np.ndarray]":
-        """Compute every output for `feeds` (name -> array).
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        stream: Any = None,
+        on_layer: LayerTimes | None = None,
+    ) -> dict[str, Any]:
+        """Compute every output for `feeds` (name -> memory), and wait for it.
 
-        Raises UsageError for a closed session and for feeds that do not fit: name, element type, size, profile.
+        feeds: numpy arrays, tensors with DLPack or `__cuda_array_interface__`, or Pointers. GPU memory is read where it
+        is, host memory is copied to the GPU. outputs: memory to write results to, for any of the names; the result then
+        holds what was given, and a new numpy array for the others. stream: a CUDA stream (a handle, or cuda-python's,
+        torch's or CuPy's object), None for one of the session's own. on_layer: is told (layer or node, seconds) of this
+        run; ONNX Runtime opens the model once more for it.
+        Raises UsageError for a closed session and for feeds or outputs that do not fit (name, element type, size,
+        profile, device), UnavailableError when no context gets free in time, and BuildError with the runtime's words
+        when it fails.
         """
-        if self._runner is None:
-            raise UsageError(
-                f"run on {self.target}", found="the session is closed", fix="Open a new one"
-            )
-        return self._runner.run(check_feeds(feeds, self.inputs, self.profile))
+        with self._called(feeds, outputs, stream, on_layer) as (slot, call):
+            return slot.run(call)
+
+    def enqueue(
+        self,
+        feeds: Mapping[str, Any],
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        stream: Any = None,
+    ) -> Mapping[str, Tensor]:
+        """Queue a run on a stream, and return at once: results stay on the GPU until they are asked for.
+
+        As run, but the results are tensors: `numpy()` waits and copies, and DLPack or `__cuda_array_interface__` hand
+        them on in the stream's order. Host memory that was fed must not change before. On ONNX Runtime they are computed
+        already.
+        """
+        with self._called(feeds, outputs, stream, None) as (slot, call):
+            return slot.enqueue(call)
+
+    def refit(self, weights: Mapping[str, Any]) -> None:
+        """Exchange weights (name -> host memory) of an engine that was built with refit, once no run is in progress.
+
+        Raises UsageError for unknown or missing names and other types or shapes, when nothing has changed, for targets
+        that cannot, and for a closed session; BuildError when TensorRT fails.
+        """
+        with self._pool.all(f"refit on {self.target}") as slots:
+            for slot in slots:
+                slot.settle()
+            self._runner.refit(weights)
+
+    @property
+    def profile(self) -> Profile | None:
+        """The first profile, None where inputs may have any size."""
+        return self.profiles[0] if self.profiles else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Contexts in use or kept, and CUDA graphs captured, replayed and evicted so far."""
+        return {"contexts": self._pool.slots, **self._runner.counts()}
 
     def close(self) -> None:
-        """Free what the runtime holds; closing twice is allowed."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.close()
+        """Refuse new runs, wait for those in progress, and free everything once; closing twice is allowed.
+
+        Results that were handed on by DLPack or `__cuda_array_interface__` keep their memory until they are let go; other
+        results of enqueue cannot be read any more.
+        Raises UnavailableError when a run takes longer than wait_seconds (call it again), UsageError from inside a run.
+        """
+        asked = f"close on {self.target}"
+        slots = self._pool.close(asked)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._forgotten.detach()
+            with contextlib.ExitStack() as stack:  # the rest is freed too where one fails
+                stack.callback(self._runner.close)
+                for slot in slots:
+                    stack.callback(slot.close)
 
     def __enter__(self) -> "Session":
         return self
@@ -92,50 +188,60 @@ class Session:
     ) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def _called(
+        self,
+        feeds: Mapping[str, Any],
+        outputs: Mapping[str, Any] | None,
+        stream: Any,
+        on_layer: LayerTimes | None,
+    ) -> Iterator[tuple[Slot, Call]]:
+        """A slot, and the call as it runs it; everything about the call that can be wrong is found out here."""
+        outputs = outputs or {}
+        with self._pool.take() as slot:
+            check_names(feeds, self.inputs)
+            check_output_names(outputs, self.outputs)
+            handle = self._handle(stream)
+            on = slot.stream if handle is None else handle
+            inputs = self._views(feeds, self.inputs, on)
+            sizes = check_sizes(self.inputs, shapes := {n: v.shape for n, v in inputs.items()})
+            profile = pick_profile(shapes, self.profiles, self.inputs)
+            given = self._views(outputs, self.outputs, on, output=True)
+            check_outputs(given, self.outputs, sizes)
+            yield slot, Call(inputs, given, outputs, profile, handle, on_layer)
 
-def _open(target: Target, model: Path, plan: Path | None) -> Runner:
-    if target.is_tensorrt:
-        from .tensorrt_session import TensorRTRunner
+    def _views(
+        self,
+        memory: Mapping[str, Any],
+        records: tuple[TensorRecord, ...],
+        stream: int | None,
+        *,
+        output: bool = False,
+    ) -> dict[str, View]:
+        place = self._runner.place
+        return {
+            r.name: view_of(memory[r.name], r, place, stream=stream, output=output)
+            for r in records
+            if r.name in memory
+        }
 
-        if plan is None:
+    def _handle(self, stream: Any) -> int | None:
+        if stream is None:
+            return None
+        if self._runner.place.ordinal is None:
             raise UsageError(
-                f"session on {target}",
-                found="an ONNX file, not an engine",
-                fix="Compile it and open the bundle",
+                f"run on {self.target} with a stream",
+                found="this target has no CUDA streams",
+                fix="Leave the stream out",
             )
-        return TensorRTRunner(plan, target.runtime)
-    from .onnxruntime_session import OnnxRuntimeRunner
+        from .cuda.streams import stream_handle
 
-    return OnnxRuntimeRunner(model, target.device)
-
-
-def _open_bundle(path: Path) -> Bundle:
-    if path.is_file() and path.name != MANIFEST:
-        raise UsageError(
-            f"session of {path}",
-            found="a file that is neither a bundle nor an .onnx file",
-            fix="Name the folder that `blockforge build` wrote",
-        )
-    return Bundle.open(path.parent if path.name == MANIFEST else path)
+        return stream_handle(stream)
 
 
-def _plan(bundle: Bundle, variant: VariantRecord, target: Target) -> Path | None:
-    """The engine file for `target`; None where the ONNX file itself runs."""
-    if not target.is_tensorrt:
-        return None
-    for engine in variant.engines:
-        if engine.target == str(target) and engine.path:
-            return bundle.file(engine.path)
-    has = ", ".join(engine.target for engine in variant.engines) or "none"
-    raise ArtefactError(
-        f"engine {target} ({variant.precision}) of {bundle.path}",
-        found=f"the bundle has {has}",
-        fix=f"blockforge compile {bundle.path} --target {target}",
-    )
-
-
-def _read_model(path: Path) -> tuple[tuple[TensorRecord, ...], tuple[TensorRecord, ...], Path]:
-    from ..graph.io import load_model
-    from .signature import signature_of
-
-    return *signature_of(load_model(path)), path
+def _free(pool: Pool[Slot], runner: Runner) -> None:
+    """Free what a session held that nobody closed: nobody can be running it any more."""
+    with contextlib.suppress(UnavailableError):  # but a daemon thread at the interpreter's end
+        for slot in pool.close("close", wait_seconds=0):
+            slot.close()
+        runner.close()

@@ -136,6 +136,20 @@ def create_monitor(api: Api, sink: Callable[[str, int, int], None]) -> Any:
     return _Monitor()
 
 
+def create_profiler(api: Api, sink: Callable[[str, float], None]) -> Any:
+    """An IProfiler that hands (layer, milliseconds) to `sink`, once for each layer of a run."""
+    trt = api.trt
+
+    class _Profiler(trt.IProfiler):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+
+        def report_layer_time(self, name: str, milliseconds: float) -> None:
+            sink(name, milliseconds)
+
+    return _Profiler()
+
+
 def create_writer(api: Api, file: BinaryIO) -> Any:
     """An IStreamWriter into an open file, so that the plan is never held in memory as a whole."""
     trt = api.trt

@@ -1,10 +1,13 @@
-"""Run a TensorRT plan: deserialise once, then upload, enqueue, download for each call.
+"""Load a TensorRT plan, and run it the plain way: upload, enqueue, download for each call.
 
-Both products through one API. Device memory is behind cuda_device.Device, so that lifetimes can be tested without a GPU.
+Both products through one API. Sessions run engines with more behind them (cuda/); this is what timing and proofs need.
+Device memory is behind cuda_device.Device, so that lifetimes can be tested without a GPU.
 """
 
 import contextlib
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,75 @@ from .cuda_device import CudaDevice, Device
 from .tensorrt_api import Api, create_logger, load_api
 
 DTYPES = {dtype.tensorrt: dtype for dtype in DType if dtype.tensorrt}
+
+
+class Words:
+    """What TensorRT complains about, by the thread in which it does."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, list[str]] = {}
+
+    def hear(self, severity: str, text: str) -> None:
+        """Keep an error."""
+        if severity in ("ERROR", "INTERNAL_ERROR"):
+            self._by_thread.setdefault(threading.get_ident(), []).append(text)
+
+    def clear(self) -> None:
+        """Forget this thread's."""
+        self._by_thread.pop(threading.get_ident(), None)
+
+    def said(self) -> str:
+        """This thread's complaints; those of TensorRT's own threads where it has none."""
+        mine = self._by_thread.get(threading.get_ident())
+        words = mine or [w for each in list(self._by_thread.values()) for w in each]
+        return "; ".join(" ".join(w.split()) for w in words) or "no reason given"
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A deserialised engine with what has to outlive it. inputs, outputs: names in the engine's order."""
+
+    runtime: Any
+    logger: Any
+    engine: Any
+    words: Words
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def said(self) -> str:
+        """TensorRT's latest complaints in this thread."""
+        return self.words.said()
+
+    def close(self) -> None:
+        """Free engine and runtime, in this order; no context may be left."""
+        self.engine = None
+        self.runtime = None
+
+
+def load_engine(data: bytes, api: Api, asked: str, *, host_code: bool = False) -> Loaded:
+    """Deserialise a plan, which runs native code from it. ArtefactError when it does not fit this TensorRT or GPU.
+
+    host_code: let it bring code for the CPU too, as a version-compatible plan does.
+    """
+    words = Words()
+    logger = create_logger(api, words.hear)
+    runtime = api.trt.Runtime(logger)
+    if host_code:
+        runtime.engine_host_code_allowed = True
+    engine = runtime.deserialize_cuda_engine(data)
+    if engine is None:
+        raise _unfit(asked, api, words)
+    mode = api.trt.TensorIOMode
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    modes = {name: engine.get_tensor_mode(name) for name in names}
+    return Loaded(
+        runtime,
+        logger,
+        engine,
+        words,
+        tuple(name for name in names if modes[name] == mode.INPUT),
+        tuple(name for name in names if modes[name] == mode.OUTPUT),
+    )
 
 
 class TensorRTRunner:
@@ -30,24 +102,16 @@ class TensorRTRunner:
     ) -> None:
         self._api = api or load_api(runtime)
         self._device: Device = device or CudaDevice()
-        self._words: list[str] = []
-        self._logger = create_logger(self._api, self._hear)
-        self._runtime = self._api.trt.Runtime(self._logger)
-        self._engine = self._runtime.deserialize_cuda_engine(plan.read_bytes())
-        self._context: Any = None
-        if self._engine is not None:
-            self._context = self._engine.create_execution_context()
-        if self._context is None:
+        try:
+            self._loaded = load_engine(plan.read_bytes(), self._api, f"engine {plan}")
+            self._engine, self._words = self._loaded.engine, self._loaded.words
+            self._context: Any = self._engine.create_execution_context()
+            if self._context is None:
+                raise _unfit(f"engine {plan}", self._api, self._words)
+        except BaseException:
             self._device.close()
-            raise ArtefactError(
-                f"engine {plan}",
-                found=f"{self._api.version} cannot load it: {self._said()}",
-                fix="An engine runs on the GPU type and TensorRT version it was built for: compile it here",
-            )
-        engine, mode = self._engine, self._api.trt.TensorIOMode
-        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        self._inputs = [n for n in names if engine.get_tensor_mode(n) == mode.INPUT]
-        self._outputs = [n for n in names if engine.get_tensor_mode(n) == mode.OUTPUT]
+            raise
+        self._inputs, self._outputs = self._loaded.inputs, self._loaded.outputs
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name; BuildError with TensorRT's words when it refuses a shape or fails."""
@@ -72,7 +136,8 @@ class TensorRTRunner:
 
     def close(self) -> None:
         """Free context, engine and runtime, in this order, then the stream."""
-        self._context = self._engine = self._runtime = None
+        self._context = self._engine = None
+        self._loaded.close()
         self._device.close()
 
     def _bind(self, stack: contextlib.ExitStack, name: str, nbytes: int) -> int:
@@ -81,9 +146,13 @@ class TensorRTRunner:
         self._context.set_tensor_address(name, address)
         return address
 
-    def _hear(self, severity: str, text: str) -> None:
-        if severity in ("ERROR", "INTERNAL_ERROR"):
-            self._words.append(text)
+    def _said(self) -> str:
+        return self._words.said()
 
-    def _said(self) -> Any:
-        return "; ".join(" ".join(w.split()) for w in self._words) or "no reason given"
+
+def _unfit(asked: str, api: Api, words: Words) -> ArtefactError:
+    return ArtefactError(
+        asked,
+        found=f"{api.version} cannot load it: {words.said()}",
+        fix="An engine runs on the GPU type and TensorRT version it was built for: compile it here",
+    )

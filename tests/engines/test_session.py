@@ -126,7 +126,8 @@ def test_a_closed_session_says_so(bundle):
 
 
 def test_tensorrt_needs_a_gpu_and_says_so(bundle, monkeypatch):
-    monkeypatch.setattr("blockforge.engines.requirements.gpus", tuple)
+    for module in ("requirements", "session_fit"):
+        monkeypatch.setattr(f"blockforge.engines.{module}.gpus", tuple)
     with pytest.raises(UnavailableError, match="no NVIDIA GPU") as error:
         Session(bundle, target="tensorrt-rtx:sm89")
     assert error.value.exit_code == 3
@@ -144,8 +145,7 @@ def test_tensorrt_needs_a_gpu_and_says_so(bundle, monkeypatch):
         ),
     ],
 )
-def test_what_the_bundle_lacks(bundle, monkeypatch, change, kind, words):
-    monkeypatch.setattr("blockforge.engines.session.check_runnable", lambda target: None)
+def test_what_the_bundle_lacks(bundle, change, kind, words):
     with pytest.raises(kind, match=words):
         Session(bundle, **change)
 
@@ -163,8 +163,8 @@ def test_a_changed_file_is_refused_before_anything_is_loaded(bundle, tmp_path):
 
 
 def test_a_file_that_is_neither_is_refused(tmp_path):
-    (tmp_path / "x.plan").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"neither a bundle nor an \.onnx file"):
-        Session(tmp_path / "x.plan")
+    (tmp_path / "x.txt").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"neither a bundle nor an \.onnx file nor a \.plan"):
+        Session(tmp_path / "x.txt")
     with pytest.raises(ArtefactError, match=r"manifest\.json"):
         Session(tmp_path)

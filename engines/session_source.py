@@ -1,0 +1,194 @@
+"""What a session is opened on: a bundle, a lone ONNX file, or a lone plan -> what has to be loaded, its hash verified.
+
+The first of four steps: hash, version, architecture, and only then the native code that a plan holds.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.bundle import MANIFEST, Bundle, sha256_of
+from ..core.errors import ArtefactError, UsageError
+from ..core.manifest import TensorRecord, VariantRecord
+from ..core.shapes import Profile, ShapeRange
+from .layers_file import load_layers
+from .target import Target
+
+DEFAULT_TARGET = Target("onnxruntime", "cpu")
+LAYERS = ".layers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to load. model: the graph, None for a lone plan. plan: the engine's bytes as verified, None for ONNX Runtime.
+
+    runtime: the version that built the plan, "" where nobody recorded it. options: of the build, as far as the recipe
+    tells. inputs, outputs: None where only the engine knows.
+    """
+
+    asked: str
+    target: Target
+    model: Path | None = None
+    plan: bytes | None = None
+    runtime: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[TensorRecord, ...] | None = None
+    outputs: tuple[TensorRecord, ...] | None = None
+    profile: Profile | None = None
+
+
+def open_source(
+    source: Bundle | str | Path,
+    *,
+    precision: str | None,
+    target: Target | None,
+    verify: bool | str,
+) -> Source:
+    """Find and verify what `source` names.
+
+    verify: True compares every file of a bundle with its manifest, and a plan with the manifest of the bundle around it;
+    a text is the SHA-256 that the named file must have; False trusts. Raises UsageError for what cannot be opened or
+    verified, ArtefactError for what does not match.
+    """
+    if isinstance(source, Bundle):
+        return _of_bundle(source, precision, target or DEFAULT_TARGET, verify)
+    path = Path(source)
+    if path.suffix == ".plan":
+        return _of_plan(path, target, verify)
+    if path.suffix == ".onnx":
+        if isinstance(verify, str):
+            _check_hash(path, sha256_of(_file(path)), verify)
+        return _of_model(path, target or DEFAULT_TARGET)
+    if path.is_file() and path.name != MANIFEST:
+        raise UsageError(
+            f"session of {path}",
+            found="a file that is neither a bundle nor an .onnx file nor a .plan",
+            fix="Name the folder that `blockforge build` wrote",
+        )
+    bundle = Bundle.open(path.parent if path.name == MANIFEST else path)
+    return _of_bundle(bundle, precision, target or DEFAULT_TARGET, verify)
+
+
+def _of_bundle(bundle: Bundle, precision: str | None, target: Target, verify: bool | str) -> Source:
+    if isinstance(verify, str):
+        raise UsageError(
+            f"session of {bundle.path}",
+            found="a SHA-256 for a bundle, whose manifest has one for each file",
+            fix="Set verify=True",
+        )
+    if verify:
+        bundle.verify()
+    variant = bundle.manifest.variant(precision)
+    engine = bundle.manifest.recipe.get("engines")
+    options = engine.get("options") if isinstance(engine, Mapping) else None
+    plan, runtime = None, ""
+    if target.is_tensorrt:
+        path, runtime = _engine(bundle, variant, target)
+        plan = path.read_bytes()
+        if verify:  # the very bytes that will be loaded
+            relative = path.relative_to(bundle.path).as_posix()
+            found = hashlib.sha256(plan).hexdigest()
+            _check_hash(path, found, bundle.manifest.files[relative].sha256)
+    return Source(
+        asked=f"{variant.precision} on {target} of {bundle.path}",
+        target=target,
+        model=bundle.file(variant.model),
+        plan=plan,
+        runtime=runtime,
+        options=options if isinstance(options, Mapping) else {},
+        inputs=variant.inputs,
+        outputs=variant.outputs,
+        profile={n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()},
+    )
+
+
+def _engine(bundle: Bundle, variant: VariantRecord, target: Target) -> tuple[Path, str]:
+    """(engine file for `target`, the runtime that built it)."""
+    for engine in variant.engines:
+        if engine.target == str(target) and engine.path:
+            return bundle.file(engine.path), engine.runtime
+    has = ", ".join(engine.target for engine in variant.engines) or "none"
+    raise ArtefactError(
+        f"engine {target} ({variant.precision}) of {bundle.path}",
+        found=f"the bundle has {has}",
+        fix=f"blockforge compile {bundle.path} --target {target}",
+    )
+
+
+def _of_model(path: Path, target: Target) -> Source:
+    from ..graph.io import load_model
+    from .signature import signature_of
+
+    if target.is_tensorrt:
+        raise UsageError(
+            f"session on {target}",
+            found="an ONNX file, not an engine",
+            fix="Compile it and open the bundle",
+        )
+    inputs, outputs = signature_of(load_model(path))
+    return Source(f"{target} of {path}", target, model=path, inputs=inputs, outputs=outputs)
+
+
+def _of_plan(path: Path, target: Target | None, verify: bool | str) -> Source:
+    asked = f"plan {path}"
+    data = _file(path).read_bytes()
+    if isinstance(verify, str):
+        _check_hash(path, hashlib.sha256(data).hexdigest(), verify)
+    elif verify:
+        _check_hash(path, hashlib.sha256(data).hexdigest(), _recorded_hash(path))
+    layers = path.with_name(path.name.removesuffix(".plan") + LAYERS)
+    runtime, built_for = "", None
+    if layers.is_file():
+        record = load_layers(layers)
+        runtime, built_for = record.runtime, Target.parse(record.target)
+    target = target or built_for
+    if target is None:
+        raise UsageError(
+            asked,
+            found=f"neither a target nor {layers.name} beside it",
+            fix="Name the target that it was built for, e.g. tensorrt:sm90",
+        )
+    if not target.is_tensorrt or built_for not in (None, target):
+        raise UsageError(
+            f"{asked} on {target}",
+            found=f"it was built for {built_for or 'TensorRT'}",
+            fix="Leave target out, or name that one",
+        )
+    return Source(asked, target, plan=data, runtime=runtime)
+
+
+def _recorded_hash(path: Path) -> str:
+    """What the manifest of the bundle around a plan says of it."""
+    for folder in path.absolute().parents[:3]:
+        if (folder / MANIFEST).is_file():
+            bundle = Bundle.open(folder)
+            record = bundle.manifest.files.get(path.absolute().relative_to(folder).as_posix())
+            if record is not None:
+                return record.sha256
+    raise UsageError(
+        f"plan {path}",
+        found="no bundle around it whose manifest has its hash, and loading a plan runs native code from it",
+        fix="Give verify='<its SHA-256>', or verify=False for a plan of your own",
+    )
+
+
+def _check_hash(path: Path, found: str, expected: str) -> None:
+    if not re.fullmatch(r"[0-9a-f]{64}", expected.lower()):
+        raise UsageError(
+            f"verify={expected!r}", found="no SHA-256", fix="Give 64 hexadecimal digits"
+        )
+    if found != expected.lower():
+        raise ArtefactError(
+            f"file {path}",
+            found=f"its SHA-256 is {found}, not {expected.lower()}",
+            fix="The file was changed: get it again from where it was built",
+        )
+
+
+def _file(path: Path) -> Path:
+    if not path.is_file():
+        raise UsageError(f"session of {path}", found="no such file")
+    return path
