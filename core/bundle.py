@@ -7,13 +7,14 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .errors import ArtefactError, UsageError
 from .manifest import FileRecord, Manifest, manifest_from_json
 from .partial import partial_folder
+from .signing import SIGNATURE, check_signature
 
 MANIFEST = "manifest.json"
 
@@ -63,9 +64,8 @@ class Bundle:
         found = (
             p.relative_to(self.path).as_posix() for p in self.path.rglob("*") if not p.is_dir()
         )
-        return sorted(
-            name for name in found if name != MANIFEST and name not in self.manifest.files
-        )
+        own = (MANIFEST, SIGNATURE)
+        return sorted(name for name in found if name not in own and name not in self.manifest.files)
 
     def file(self, relative: str) -> Path:
         """The path of a file that the manifest lists; ArtefactError when it would leave the folder."""
@@ -79,8 +79,13 @@ class Bundle:
             )
         return path
 
-    def verify(self) -> None:
-        """Compare size and SHA-256 of every file with the manifest; ArtefactError names the first that differs."""
+    def verify(self, trusted: Sequence[Path] = ()) -> None:
+        """Compare size and SHA-256 of every file with the manifest; ArtefactError names the first that differs.
+
+        trusted: public keys (PEM), one of which must have signed the manifest, where any are given.
+        """
+        if trusted:
+            self._check_signature(trusted)
         for relative, record in self.manifest.files.items():
             path = self.file(relative)
             size = path.stat().st_size
@@ -96,6 +101,17 @@ class Bundle:
                     found=f"{relative} has another SHA-256 than the manifest says",
                     fix="The file was changed: build the bundle again",
                 )
+
+    def _check_signature(self, trusted: Sequence[Path]) -> None:
+        file = self.path / MANIFEST
+        content = file.read_bytes()
+        check_signature(file, content, trusted)
+        if manifest_from_json(content.decode(), str(file)) != self.manifest:
+            raise ArtefactError(
+                f"bundle {self.path}",
+                found="its manifest was replaced after it was opened",
+                fix="Open it again",
+            )
 
 
 def inside(relative: str) -> PurePosixPath:
@@ -114,7 +130,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         relative = path.relative_to(folder).as_posix()
-        if relative == MANIFEST:
+        if relative in (MANIFEST, SIGNATURE):
             continue
         known, status = manifest.files.get(relative), path.stat()
         if known is not None and status.st_nlink > 1:
