@@ -121,9 +121,7 @@ def test_a_sample_builds_in_fp16(parts, preset, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "preset", ["transformer-tiny", "t5-tiny", "gemma-3-tiny", "grok-1-tiny", "deepseek-v3-tiny"]
-)
+@pytest.mark.parametrize("preset", ["transformer-tiny", "gemma-3-tiny", "deepseek-v3-tiny"])
 def test_a_wider_sample_builds_in_fp32_and_bf16(parts, preset, tmp_path):
     for row in rows(parts, preset, tmp_path, [DType.FP32, DType.BF16], [SM120]):
         assert row.failures == (), row.precision
