@@ -56,6 +56,11 @@ class Recipe(Section):
         ):
             if unused := set(named) - set(self.export.precisions):
                 raise ValueError(f"{where}.{min(unused)} is not in export.precisions")
+        folded = [n for n in self.engines.plugins if n.endswith("Quantize")]
+        if folded and not self.quantize.epilogues and not isinstance(self.engines.plugins, str):
+            raise ValueError(
+                f"engines.plugins names {folded[0]}, which a graph has only with quantize.epilogues = true"
+            )
         return self
 
     def limits_of(self, precision: str) -> Limits:

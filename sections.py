@@ -43,10 +43,14 @@ class ModelSection(Section):
 
 
 class ExportSection(Section):
-    """precisions: one graph each. io: element type of floating inputs and outputs ("graph": as inside)."""
+    """precisions: one graph each. io: element type of floating inputs and outputs ("graph": as inside).
+
+    pack: join linears that read one input (q, k and v; gate and up) into one product, which takes fewer kernels.
+    """
 
     precisions: Annotated[tuple[PrecisionName, ...], Field(min_length=1)] = ("fp32", "fp16")
     io: Literal["graph", "fp32", "fp16"] = "graph"
+    pack: bool = True
 
     @model_validator(mode="after")
     def _unique(self) -> Self:
@@ -81,6 +85,7 @@ class SearchSection(Section):
     order: Literal["cheapest", "fewest"] = "cheapest"
     gpu: str = "l4"
     tokens: Annotated[int, Field(ge=2)] = 256
+    min_quantized_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -94,7 +99,8 @@ class QuantizeSection(Section):
 
     base: the type of everything that is not quantised. observer: how an activation's range is taken from
     the calibration run. rounding: of weights, to the nearest number or with error compensation (GPTQ).
-    attention, head: quantise the attention's products and the last linear too.
+    attention, head: quantise the attention's products and the last linear too. kv_cache: store past and present keys and
+    values in FP8. epilogues: write norm and quantise, gate and quantise as one operator, for full TensorRT's plugins.
     keep: linears to leave in `base`, by name or pattern (`layers.*.mlp.down_proj`); only: quantise no others.
     pack: join linears that read one input. search: what must hold, by leaving more linears in `base`.
     """
@@ -104,10 +110,18 @@ class QuantizeSection(Section):
     rounding: Literal["nearest", "gptq"] = "gptq"
     attention: bool = False
     head: bool = False
+    kv_cache: bool = False
+    epilogues: bool = False
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     pack: bool = True
     search: SearchSection | None = None
+
+    @model_validator(mode="after")
+    def _no_search_over_caches(self) -> Self:
+        if self.kv_cache and self.search is not None:
+            raise ValueError("kv_cache goes without search: name the linears to keep instead")
+        return self
 
 
 class ShapesSection(Section):
@@ -164,10 +178,12 @@ class EnginesSection(DemandsSection):
 class ValidateSection(Section):
     """seed: of the random inputs. tokens: how much of the text to read (decoder with a tokenizer only).
 
+    seeds: random inputs at opt sizes, counted up from seed; two or more give error over floor an interval.
     limits: of every precision that limits_for does not name.
     """
 
     seed: int = 0
+    seeds: Annotated[int, Field(ge=1, le=64)] = 1
     tokens: Annotated[int, Field(ge=2)] = 512
     text: str | None = None  # a UTF-8 file; None: the text that Blockforge ships
     limits: Limits | None = None

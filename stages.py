@@ -16,6 +16,7 @@ from .recipe import Recipe
 from .variants import make_variants
 
 if TYPE_CHECKING:
+    from .engines.compile_many import Compiler
     from .engines.target import Target
     from .model.checkpoints import Checkpoint
 
@@ -58,25 +59,34 @@ def compile_stage(
     source: Path,
     folder: Path,
     progress: Progress,
+    compiler: "Compiler | None" = None,
 ) -> Manifest:
-    """Compile the graphs in `source` for `targets`; the engines go to `folder`. Needs no checkpoint."""
-    from .engines.compile import CompileRequest, compile_engine
+    """Compile the graphs in `source` for `targets`; the engines go to `folder`. Needs no checkpoint.
 
+    compiler: who builds them; one by one in this process if None.
+    """
+    from .engines.compile import CompileRequest
+    from .engines.compile_many import one_by_one
+
+    requests = [
+        CompileRequest(
+            model=source / variant.model,
+            target=target,
+            profile={n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()},
+            folder=folder / variant.precision,
+            num_blocks=variant.num_blocks,
+            options=recipe.engines.options,
+            plugins=recipe.engines.plugins,
+        )
+        for variant in manifest.variants
+        for target in targets
+    ]
+    built = iter((compiler or one_by_one)(requests, progress))
     variants = []
     for variant in manifest.variants:
-        profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
         engines = {engine.target: engine for engine in variant.engines}
         for target in targets:
-            request = CompileRequest(
-                model=source / variant.model,
-                target=target,
-                profile=profile,
-                folder=folder / variant.precision,
-                num_blocks=variant.num_blocks,
-                options=recipe.engines.options,
-                plugins=recipe.engines.plugins,
-            )
-            engine = compile_engine(request, progress)
+            engine = next(built)
             broken = list(engine.violations) if recipe.engines.check_dtype else []
             broken += _unmet(recipe, variant, engine, source, folder)
             engine = engine.model_copy(update={"violations": tuple(broken)})
@@ -125,7 +135,12 @@ def validate_stage(
         job.checkpoint,
         layer=job.recipe.layer,
         profile=job.profile,
-        plan=InputPlan(seed=settings.seed, text_tokens=settings.tokens, window=settings.tokens),
+        plan=InputPlan(
+            seed=settings.seed,
+            text_tokens=settings.tokens,
+            window=settings.tokens,
+            seeds=settings.seeds,
+        ),
         text=read_text(settings.text),
         progress=progress,
     )
@@ -139,7 +154,9 @@ def validate_stage(
             name=record.precision,
         )
         exponents = record.typing.exponents if record.typing else {}
-        unlike = unlike_weights(job.checkpoint, variant.model, progress, exponents=exponents)
+        unlike = unlike_weights(
+            job.checkpoint, variant.model, progress, exponents=exponents, packed=record.packed
+        )
         limits = job.recipe.limits_of(record.precision)
         verdicts = judge_variant(truth, variant, limits, progress)
         gated = tuple(gate_weights(verdict, unlike) for verdict in verdicts)

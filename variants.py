@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,7 @@ class _Made:
     summary: "Summary"
     typing: TypingRecord | None = None
     quantization: QuantizationRecord | None = None
+    packed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -77,7 +78,8 @@ def _wide_graph(
     """The FP32 graph with FP32 inputs and outputs; it goes to the bundle where the recipe asks for just that."""
     from .export.export import export_variant
 
-    kept = "fp32" in recipe.export.precisions and recipe.export.io in ("graph", "fp32")
+    wanted = recipe.export
+    kept = "fp32" in wanted.precisions and wanted.io in ("graph", "fp32") and not wanted.pack
     with tempfile.TemporaryDirectory(prefix=".fp32.", dir=folder) as scratch:
         exported = export_variant(
             checkpoint,
@@ -102,25 +104,34 @@ def _make(
     """The graph of one precision, from the FP32 graph."""
     base = DType(recipe.quantize.base) if name in QUANTIZED else dtype_from_name(name)
     io = base if recipe.export.io == "graph" else dtype_from_name(recipe.export.io)
-    if name == "fp32":
-        assert wide.path.parent == folder or io is not DType.FP32
-        if io is DType.FP32:
-            return wide
-        folder.mkdir()
-        _cast_edges(wide.path, folder / "model.onnx", io)
-        return _finished(name, folder / "model.onnx")
-    assert calibration is not None
+    if wide.path.parent == folder:
+        return wide
     folder.mkdir()
-    typed = folder / "model.onnx"
+    final = folder / "model.onnx"
     with tempfile.TemporaryDirectory(prefix=".typed.", dir=folder.parent) as scratch:
+        ends = name not in QUANTIZED and not recipe.export.pack
+        typed = final if ends else Path(scratch) / "model.onnx"
+        typing = None
+        if name != "fp32":
+            assert calibration is not None
+            typing = _typed(wide.path, typed, base, io, calibration, progress)
+        elif io is DType.FP32:
+            typed = wide.path
+        else:
+            _cast_edges(wide.path, typed, io)
         if name in QUANTIZED:
-            typed = Path(scratch) / "model.onnx"
-        typing = _typed(wide.path, typed, base, io, calibration, progress)
-        if name not in QUANTIZED:
-            return _finished(name, typed, typing=typing)
-        final = folder / "model.onnx"
-        quantization = _quantized(recipe, name, typed, final, profile, calibration, progress)
-        return _finished(name, final, typing=typing, quantization=quantization)
+            assert calibration is not None
+            quantization = _quantized(recipe, name, typed, final, profile, calibration, progress)
+            return _finished(name, final, typing=typing, quantization=quantization)
+        packed = _packed(typed, final, progress) if recipe.export.pack else {}
+    return _finished(name, final, typing=typing, packed=packed)
+
+
+def _packed(source: Path, output: Path, progress: Progress) -> dict[str, tuple[str, ...]]:
+    from .export.quantize.packed_file import pack_file
+
+    progress(Step("pack linears"))
+    return pack_file(source, output)
 
 
 def _typed(
@@ -149,7 +160,7 @@ def _quantized(
 
     wanted = recipe.quantize.model_dump(exclude={"base", "search"})
     if name != "fp8":  # activations stay in the base type
-        wanted["attention"] = False
+        wanted["attention"] = wanted["epilogues"] = False
     options = QuantizeOptions(**wanted, format=name)  # type: ignore[arg-type]
     base, search = recipe.quantize.base, recipe.quantize.search
     lines: tuple[str, ...] = ()
@@ -163,9 +174,10 @@ def _quantized(
         from .export.search.search import Budget, search_file
 
         limit = search.max_kl_divergence
-        budget = Budget(search.max_error or 0.0, "error", search.order)
+        least = search.min_quantized_share
+        budget = Budget(search.max_error or 0.0, "error", search.order, least)
         if limit is not None:
-            budget = Budget(limit, "kl", search.order)
+            budget = Budget(limit, "kl", search.order, least)
         tokens = math.prod(next(iter(profile.values())).opt[:2])
         limits = roofline(search.gpu, tokens)
         trial = as_declared(source, calibration.trial)
@@ -195,13 +207,14 @@ def _finished(
     *,
     typing: TypingRecord | None = None,
     quantization: QuantizationRecord | None = None,
+    packed: dict[str, tuple[str, ...]] | None = None,
 ) -> _Made:
     from .graph.io import load_model
     from .graph.spec import summarise
 
     model = load_model(path)
     opset = model.opset_imports[""]
-    return _Made(name, path, opset, summarise(model), typing, quantization)
+    return _Made(name, path, opset, summarise(model), typing, quantization, packed or {})
 
 
 def _record(
@@ -222,5 +235,6 @@ def _record(
             "num_blocks": 1 if recipe.layer is not None else checkpoint.config.num_layers,
             "typing": made.typing,
             "quantization": made.quantization,
+            "packed": made.packed,
         }
     )

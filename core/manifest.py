@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from .conversion import QuantizationRecord, TypingRecord
 from .errors import ArtefactError
+from .evidence import ElementsRecord, GreedyRecord, SeedsRecord, UnderflowRecord
 from .records import DTypeName, PrecisionName, Record
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -99,6 +100,8 @@ class VerdictRecord(Record):
     runner: "typed-evaluator" or the name of the target that really ran. layer_errors: by layer output,
     the root mean square over positions of the error relative to the position's own size. floor_*: the same measure of PyTorch in
     floor_dtype, which is the variant's own unless PyTorch itself is not finite in it. judged False: a second opinion, recorded without a gate (passed is then True).
+    greedy: None where no token differs, or there are none. underflow: the values that lost the largest shares to
+    zero; underflow_by_layer: elements of all of them, "" outside the layers.
     """
 
     runner: str
@@ -121,7 +124,13 @@ class VerdictRecord(Record):
     floor_perplexity: float | None = None
     floor_token_agreement: float | None = None
     floor_kl_divergence: float | None = None
+    greedy: GreedyRecord | None = None
+    floor_greedy: GreedyRecord | None = None
+    elements: tuple[ElementsRecord, ...] = ()
+    seeds: tuple[SeedsRecord, ...] = ()
     overflow: tuple[str, ...] = ()  # values that left the finite range of their dtype
+    underflow: tuple[UnderflowRecord, ...] = ()
+    underflow_by_layer: dict[str, int] = Field(default_factory=dict)
     peaks: dict[str, float] = Field(default_factory=dict)  # the largest magnitudes, by value
     notes: tuple[str, ...] = ()
 
@@ -129,7 +138,8 @@ class VerdictRecord(Record):
 class VariantRecord(Record):
     """The graph in one precision, with its engines and verdicts.
 
-    precision: its name in the recipe and the folder it lies in.
+    precision: its name in the recipe and the folder it lies in. packed: weight -> the checkpoint's tensors that lie in it
+    side by side, along the output axis.
     """
 
     precision: PrecisionName
@@ -143,6 +153,7 @@ class VariantRecord(Record):
     operators: dict[str, int]  # operator -> nodes
     dtypes: dict[str, int]  # dtype name -> values
     num_blocks: int
+    packed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     engines: tuple[EngineRecord, ...] = ()
     verdicts: tuple[VerdictRecord, ...] = ()
 
@@ -166,13 +177,14 @@ class Manifest(Record):
     machine: dict[str, str] = Field(default_factory=dict)
     variants: tuple[VariantRecord, ...]
     golden: str | None = None  # path of the seeded inputs and reference outputs
+    bench: str | None = None  # path of the latencies that `bench --save` measured
     report: str | None = None
     files: dict[str, FileRecord] = Field(default_factory=dict)  # filled when the bundle is sealed
 
     @property
     def references(self) -> tuple[str, ...]:
         """Every path in the bundle that the manifest names outside `files`."""
-        paths = [self.golden, self.report]
+        paths = [self.golden, self.bench, self.report]
         for variant in self.variants:
             paths.append(variant.model)
             paths += [p for engine in variant.engines for p in (engine.path, engine.layers)]

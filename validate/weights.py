@@ -1,9 +1,10 @@
 """Are the weights in the graph the checkpoint's, every one, bit for bit? Inputs reach only some of an embedding's rows.
 
-initializer bytes  =  checkpoint tensor (times 2^-e) in the graph's type, as stored or with its last two axes swapped
+initializer bytes  =  checkpoint tensor (times 2^-e) in the graph's type, as stored or with its last two axes swapped;
+                      of a packed weight, several of them side by side along the output axis
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,23 +27,30 @@ def unlike_weights(
     progress: Progress = silent,
     *,
     exponents: Mapping[str, int] | None = None,
+    packed: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[str, ...]:
     """Names of the weights in the ONNX file that differ from the checkpoint's tensor of the same name.
 
-    exponents: weight -> e where the graph holds the number times 2^-e. Quantised weights have other names.
+    exponents: weight -> e where the graph holds the number times 2^-e. packed: initializer -> the tensors in it.
+    Quantised weights have other names.
     A graph in which no weight carries a parameter's name proves nothing and is reported as such. One tensor
     is in memory at a time. Raises ArtefactError for a file or checkpoint that cannot be read.
     """
     initializers = load_model(model).graph.initializers
-    shared = [name for name in checkpoint.names() if name in initializers]
+    known = set(checkpoint.names())
+    shared: dict[str, tuple[str, ...]] = {
+        name: (name,) for name in checkpoint.names() if name in initializers
+    }
+    shared |= {n: parts for n, parts in (packed or {}).items() if known.intersection(parts)}
     if not shared:
         return ("no weight has the name of a parameter",)
-    known = exponents or {}
+    scaled = exponents or {}
     unlike = []
-    for number, name in enumerate(shared):
+    for number, (name, parts) in enumerate(shared.items()):
         progress(Step("compare weights", number, len(shared), name))
-        tensor = initializers[name].const_value
-        if tensor is None or not _equal(tensor, checkpoint, name, known.get(name, 0)):
+        tensor = initializers[name].const_value if name in initializers else None
+        whole = known.issuperset(parts)
+        if tensor is None or not whole or not _equal(tensor, checkpoint, parts, scaled):
             unlike.append(name)
     progress(Step("compare weights", len(shared), len(shared)))
     return tuple(unlike)
@@ -64,15 +72,23 @@ def gate_weights(verdict: VerdictRecord, unlike: tuple[str, ...]) -> VerdictReco
     )
 
 
-def _equal(tensor: ir.TensorProtocol, checkpoint: Checkpoint, name: str, exponent: int) -> bool:
+def _equal(
+    tensor: ir.TensorProtocol,
+    checkpoint: Checkpoint,
+    parts: Sequence[str],
+    exponents: Mapping[str, int],
+) -> bool:
     stored = np.frombuffer(tensor.tobytes(), np.uint8)
     dtype = dtype_from_onnx(int(tensor.dtype)).torch
-    if exponent:
-        weight = torch.ldexp(checkpoint.read(name), torch.tensor(-exponent)).to(dtype)
-    else:
-        weight = checkpoint.read(name, dtype)
+    weight = torch.cat([_read(checkpoint, name, dtype, exponents.get(name, 0)) for name in parts])
     ways = (weight, weight.mT) if weight.ndim >= 2 else (weight,)
     return any(np.array_equal(stored, _bytes(way)) for way in ways)
+
+
+def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype, exponent: int) -> torch.Tensor:
+    if exponent:
+        return torch.ldexp(checkpoint.read(name), torch.tensor(-exponent)).to(dtype)
+    return checkpoint.read(name, dtype)
 
 
 def _bytes(tensor: torch.Tensor) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 import torch
 
-from ...core.errors import GateError
+from ...core.errors import GateError, UsageError
 from ...core.progress import Progress, Step, silent
 from ...graph.evaluator import TypedEvaluator
 from ...graph.io import load_model
@@ -39,11 +39,13 @@ class Budget:
     """What must hold: the measure of the quantised graph against the unquantised one, at most `limit`.
 
     order: keep the linears that give the most accuracy for the time they cost, or simply the most accuracy.
+    least_share: of the FLOPs of all linears that must be quantised in the end.
     """
 
     limit: float
     measure: Measure = "kl"
     order: Order = "cheapest"
+    least_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,15 @@ def search_file(
     """Quantise `source` into `output` with the linears kept high that `budget` asks for.
 
     feeds: for scales and rounding, as in quantize_file. trial: other inputs, on which the budget is measured. The same
-    arguments give the same file. Raises GateError where the budget is missed with every candidate kept high, and what
-    quantize_file raises; nothing is left then.
+    arguments give the same file. Raises GateError where the budget is missed with every candidate kept high or the least
+    share is not reached, UsageError for kv_cache, and what quantize_file raises; nothing is left then.
     """
+    if options.kv_cache:
+        raise UsageError(
+            "search within a budget, with kv_cache",
+            found="the quantised graph takes FP8 caches, which the trial's inputs are not",
+            fix="Search without kv_cache, then quantise with kv_cache and the linears that it kept",
+        )
     plan = _plan(source, feeds, trial, options, budget, roofline, progress)
     output, count = Path(output), plan.count
     for attempt in range(TRIES):
@@ -114,6 +122,8 @@ def search_file(
         with tempfile.TemporaryDirectory(prefix=".search.", dir=_folder(output)) as scratch:
             made = Path(scratch) / output.name
             report = quantize_file(source, made, feeds, kept, progress)
+            if report.share_of_flops < budget.least_share:
+                raise _too_little(budget, report.share_of_flops, count)
             reached = distance(budget.measure, plan.reference, _run(made, trial))
             if reached <= budget.limit:
                 for file in Path(scratch).iterdir():
@@ -235,6 +245,15 @@ def _run(model: Path, feeds: Feeds) -> list[Outputs]:
 def _folder(output: Path) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     return output.parent
+
+
+def _too_little(budget: Budget, share: float, count: int) -> GateError:
+    return GateError(
+        f"a quantised graph within {budget.measure} {budget.limit:g}",
+        found=f"it needs {count} linears kept high, which leaves {share:.1%} of the FLOPs quantised, "
+        f"below {budget.least_share:.1%}",
+        fix="Raise the budget or lower the share, or use rounding 'gptq' and more calibration text",
+    )
 
 
 def _missed(budget: Budget, reached: float, count: int, most: int) -> GateError:

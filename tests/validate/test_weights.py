@@ -7,6 +7,7 @@ import pytest
 from blockforge.core.dtypes import DType
 from blockforge.core.manifest import GateRecord, VerdictRecord
 from blockforge.export.export import export_variant
+from blockforge.export.quantize.packed_file import pack_file
 from blockforge.model.checkpoints import preset_checkpoint
 from blockforge.validate.weights import GATE, gate_weights, unlike_weights
 
@@ -78,3 +79,25 @@ def test_the_gate_fails_the_verdict_and_names_the_weight():
     assert gate_weights(verdict, ()).passed
     opinion = verdict.model_copy(update={"gates": ()})
     assert gate_weights(opinion, ("norm.weight",)) is opinion
+
+
+def test_a_packed_weight_holds_the_checkpoint_s_side_by_side(exported, tmp_path):
+    checkpoint, model = exported
+    path = tmp_path / "packed.onnx"
+    packed = pack_file(model, path)
+    qkv = next(name for name in packed if "layers.1." in name and "q_proj" in name)
+    stem = "layers.1.self_attn."
+    assert packed[qkv] == tuple(f"{stem}{x}_proj.weight" for x in "qkv")
+    assert unlike_weights(checkpoint, path, packed=packed) == ()
+    data, offset, length = offset_of(path, qkv)
+    changed = bytearray(data.read_bytes())
+    changed[offset + length - 1] ^= 0x80  # the last column of v
+    data.write_bytes(changed)
+    assert unlike_weights(checkpoint, path, packed=packed) == (qkv,)
+    changed[offset + length - 1] ^= 0x80
+    data.write_bytes(changed)
+    q, k, v = packed[qkv]
+    for order in ((q, v, k), (q, k), (q, k, "nobody.weight")):
+        assert unlike_weights(checkpoint, path, packed={**packed, qkv: order}) == (qkv,)
+    # A packed weight that the graph lacks is no proof.
+    assert unlike_weights(checkpoint, model, packed=packed) == tuple(packed)

@@ -147,6 +147,27 @@ def test_a_budget_that_holds_keeps_nothing_and_one_that_cannot_is_an_error(plant
     assert list((tmp_path / "none").iterdir()) == []
 
 
+def test_the_least_share_is_held_too(planted, tmp_path):
+    _, path = planted
+    board = Switchboard(load_model(path), OPTIONS)
+    board.calibrate(feeds(1), ir.DataType.FLOAT)
+    trial = feeds(2)
+    worst = distance("error", board.outputs(trial, None), board.outputs(trial, ()))
+    share = (LINEARS - 1) / LINEARS  # equal linears, one of which the budget keeps
+
+    def searched(name, least):
+        (tmp_path / name).mkdir()
+        budget = Budget(worst / 2, "error", least_share=least)
+        return search_file(
+            path, tmp_path / name / "q.onnx", feeds(1), trial, OPTIONS, budget, roofline("l4", 64)
+        )
+
+    assert searched("just", share - 1e-6).quantize.share_of_flops == pytest.approx(share)
+    with pytest.raises(GateError, match=r"1 linears kept high, which leaves 83.3% .* below 83.4%"):
+        searched("over", share + 1e-3)
+    assert list((tmp_path / "over").iterdir()) == []
+
+
 def test_kl_equals_torch_and_needs_one_output():
     a, b = torch.randn(3, 700, 11).double(), torch.randn(3, 700, 11).double()
     expected = torch.nn.functional.kl_div(
