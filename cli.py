@@ -4,13 +4,29 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import cli_bench, cli_engines, cli_polygraphy, cli_precision, cli_proof, console, tables
+from . import (
+    cli_bench,
+    cli_engines,
+    cli_plans,
+    cli_polygraphy,
+    cli_precision,
+    cli_proof,
+    cli_serving,
+    cli_trust,
+    console,
+    tables,
+)
+from .cli_junit import JunitOption, junit_file
+from .cli_plans import TargetOption
 from .cli_tools import COMMANDS, JsonOption
 from .core.errors import BlockforgeError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from .validate.junit import Check
 
 app = typer.Typer(
     name="blockforge",
@@ -31,18 +47,25 @@ OutputOption = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="DIR", help="Where the bundle goes (bundles/<name>)."),
 ]
-TargetOption = Annotated[
-    list[str] | None,
-    typer.Option("-t", "--target", metavar="T", help="E.g. tensorrt-rtx:sm89; repeat for several."),
-]
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log everything.")] = False,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND", help="Print the JSON Schema of a command's --json, or of `manifest`."
+        ),
+    ] = None,
 ) -> None:
     console.configure_logging(verbose)
+    if schema is not None:
+        from .schemas import schema_of
+
+        console.emit(schema_of(schema), dict, True)
+        raise typer.Exit
     if version:
         from importlib.metadata import version as installed
 
@@ -55,16 +78,30 @@ def build(
     recipe: RecipeArgument,
     output: OutputOption = None,
     target: TargetOption = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Build engines side by side on a Ray cluster; local: one here."
+        ),
+    ] = None,
+    junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Export, compile, validate and report: the whole way from a recipe to a bundle."""
     from .pipeline import build as run
     from .recipe import load_recipe
 
-    loaded = load_recipe(recipe)
-    with console.drawn_progress() as progress:
-        bundle = run(loaded, output, targets=target, check=False, progress=progress)
-    _show_bundle(bundle, as_json)
+    with junit_file(junit, "build", recipe) as checks:
+        loaded, compiler = load_recipe(recipe), None
+        if ray is not None:
+            from .engines.ray_compile import ray_compiler
+
+            compiler = ray_compiler(ray)
+        with console.drawn_progress() as progress:
+            bundle = run(
+                loaded, output, targets=target, check=False, progress=progress, compiler=compiler
+            )
+        _show_bundle(bundle, as_json, checks)
 
 
 @app.command()
@@ -85,28 +122,33 @@ def export(
 def compile_(
     bundle: BundleArgument,
     target: Annotated[list[str], typer.Option("-t", "--target", metavar="T", help="Repeatable.")],
+    junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compile every graph of a bundle for more targets; the engines join the bundle."""
     from .core.bundle import Bundle
     from .pipeline import compile_bundle
 
-    opened = Bundle.open(bundle)
-    with console.drawn_progress() as progress:
-        compiled = compile_bundle(opened, target, progress=progress)
-    _show_bundle(compiled, as_json)
+    with junit_file(junit, "compile", str(bundle)) as checks:
+        opened = Bundle.open(bundle)
+        with console.drawn_progress() as progress:
+            compiled = compile_bundle(opened, target, progress=progress)
+        _show_bundle(compiled, as_json, checks)
 
 
 @app.command()
-def validate(bundle: BundleArgument, as_json: JsonOption = False) -> None:
+def validate(
+    bundle: BundleArgument, junit: JunitOption = None, as_json: JsonOption = False
+) -> None:
     """Judge a bundle's graphs against the PyTorch reference again; exit 1 when a limit is missed."""
     from .core.bundle import Bundle
     from .pipeline import validate_bundle
 
-    opened = Bundle.open(bundle)
-    with console.drawn_progress() as progress:
-        judged = validate_bundle(opened, progress=progress)
-    _show_bundle(judged, as_json)
+    with junit_file(junit, "validate", str(bundle)) as checks:
+        opened = Bundle.open(bundle)
+        with console.drawn_progress() as progress:
+            judged = validate_bundle(opened, progress=progress)
+        _show_bundle(judged, as_json, checks)
 
 
 @app.command()
@@ -117,27 +159,6 @@ def report(bundle: BundleArgument, as_json: JsonOption = False) -> None:
 
     path = report_bundle(Bundle.open(bundle))
     console.emit({"report": str(path)}, lambda: str(path), as_json)
-
-
-@app.command()
-def inspect(
-    path: Annotated[
-        Path, typer.Argument(metavar="BUNDLE|LAYERS", help="A bundle, or one .layers.json in it.")
-    ],
-    target: TargetOption = None,
-    precision: Annotated[str | None, typer.Option(help="Only this precision.")] = None,
-    block: Annotated[
-        int | None, typer.Option(help="Only the kernels of this block (the middle one).")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every kernel.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the planned kernels of the engines: name, type, dtypes and the ONNX nodes they cover."""
-    from .inspection import inspect as run
-    from .inspection import render
-
-    plans = run(path, targets=target, precision=precision, block=block, every=every)
-    console.emit([plan.as_dict() for plan in plans], lambda: render(plans), as_json)
 
 
 @app.command()
@@ -180,14 +201,21 @@ def run(
     console.emit(rows, render, as_json)
 
 
-ROOMS = (cli_precision, cli_engines, cli_proof, cli_polygraphy, cli_bench)
+ROOMS = (
+    *(cli_precision, cli_engines, cli_plans, cli_proof),
+    *(cli_polygraphy, cli_bench, cli_serving, cli_trust),
+)
 for command in (*COMMANDS, *(command for room in ROOMS for command in room.COMMANDS)):
     app.command()(command)
 
 
-def _show_bundle(bundle: Any, as_json: bool) -> None:
-    """Print the bundle's table; exit 1 when a gate failed."""
+def _show_bundle(bundle: Any, as_json: bool, checks: "list[Check] | None" = None) -> None:
+    """Print the bundle's table; exit 1 when a gate failed. checks: gets a test case for each limit."""
     manifest = bundle.manifest
+    if checks is not None:
+        from .validate.junit import bundle_checks
+
+        checks += bundle_checks(manifest)
 
     def render() -> Any:
         from rich.console import Group

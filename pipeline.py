@@ -1,6 +1,6 @@
 """The build script: recipe -> checkpoint -> graphs -> truth -> engines -> verdicts -> bundle."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,12 +8,13 @@ from .core.bundle import Bundle, adopt, check_destination, seal, write_bundle
 from .core.dtypes import DType
 from .core.errors import GateError, UsageError
 from .core.progress import Progress, Step, silent
-from .core.shapes import profile_from_text
+from .core.shapes import Dim, Profile, check_profiles, profile_from_text
 from .recipe import Recipe, load_recipe, recipe_from_dict
 from .stages import REPORT, Job, compile_stage, export_stage, report_stage, validate_stage
 from .validate.limits import check_applicable
 
 if TYPE_CHECKING:
+    from .engines.compile_many import Compiler
     from .engines.target import Target
     from .model.checkpoints import Checkpoint
 
@@ -25,13 +26,14 @@ def build(
     targets: Sequence[str] | None = None,
     check: bool = True,
     progress: Progress = silent,
+    compiler: "Compiler | None" = None,
 ) -> Bundle:
     """Go the whole way from a recipe to a bundle with engines, verdicts and a report.
 
     recipe: a Recipe, the same as nested dictionaries, a TOML file or the name of a ready recipe.
     output: the bundle's folder, `bundles/<name>` if None; an earlier bundle there is replaced.
     targets: instead of the recipe's. check: raise GateError when a limit is missed (the bundle is
-    written either way, with its failed verdicts).
+    written either way, with its failed verdicts). compiler: who builds the engines, one by one in this process if None.
     Raises UsageError, UnavailableError (a target needs what this machine lacks), BuildError,
     ArtefactError; after any of them nothing is left behind and an earlier bundle stands.
     """
@@ -39,7 +41,7 @@ def build(
     job = _start(recipe, output, recipe.engines.targets if targets is None else targets)
     with write_bundle(job.output) as folder:
         manifest = export_stage(job, folder, progress)
-        manifest = compile_stage(recipe, job.targets, manifest, folder, folder, progress)
+        manifest = compile_stage(recipe, job.targets, manifest, folder, folder, progress, compiler)
         manifest = validate_stage(job, manifest, folder, folder, progress)
         manifest = report_stage(manifest, folder)
         progress(Step("write bundle"))
@@ -135,10 +137,23 @@ def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) ->
             fix=f"Give layer = 0 to {num_layers - 1}",
         )
     inputs, _ = signature(checkpoint.config, recipe.layer, DType.FP32)
-    shapes = recipe.shapes
     dims = {record.name: record.dims for record in inputs}
-    profile = profile_from_text(shapes.min, shapes.opt, shapes.max, dims)
+    profiles = tuple(
+        profile_from_text(shapes.min, shapes.opt, shapes.max, dims) for shapes in recipe.all_shapes
+    )
+    check_profiles(profiles, dims)
     context = checkpoint.config.max_position_embeddings
+    for profile in profiles:
+        _check_context(profile, dims, context)
+    decoder = recipe.layer is None
+    text = decoder and checkpoint.tokenizer() is not None
+    for precision in recipe.export.precisions:
+        check_applicable(recipe.limits_of(precision), language=decoder, text=text)
+    return Job(recipe, path, checkpoint, profiles, parsed)
+
+
+def _check_context(profile: Profile, dims: Mapping[str, tuple[Dim, ...]], context: int) -> None:
+    """Raise UsageError for a sequence longer than the model was made for."""
     for name, axes in dims.items():
         for axis, longest in zip(axes, profile[name].max, strict=True):
             if axis == "sequence" and longest > context:
@@ -147,11 +162,6 @@ def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) ->
                     found=f"max sequence {longest}, but the model was made for {context} positions",
                     fix=f"Give at most {context}",
                 )
-    decoder = recipe.layer is None
-    text = decoder and checkpoint.tokenizer() is not None
-    for precision in recipe.export.precisions:
-        check_applicable(recipe.limits_of(precision), language=decoder, text=text)
-    return Job(recipe, path, checkpoint, profile, parsed)
 
 
 def _recipe_of(bundle: Bundle) -> Recipe:

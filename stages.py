@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from .calibration import read_text
 from .core.dtypes import dtype_from_name
-from .core.manifest import EngineRecord, Manifest, VariantRecord
+from .core.manifest import EngineRecord, Manifest, RangeRecord, VariantRecord
 from .core.progress import Progress
-from .core.shapes import Profile, ShapeRange
+from .core.shapes import Profile
 from .recipe import Recipe
 from .variants import make_variants
 
@@ -35,13 +35,23 @@ class Job:
     recipe: Recipe
     output: Path
     checkpoint: "Checkpoint"
-    profile: Profile
+    profiles: tuple[Profile, ...]
     targets: "tuple[Target, ...]"
+
+    @property
+    def profile(self) -> Profile:
+        """The first: calibration and validation draw their inputs from it."""
+        return self.profiles[0]
 
 
 def export_stage(job: Job, folder: Path, progress: Progress) -> Manifest:
     """Write one graph for each precision of the recipe; the manifest that describes them."""
-    variants = make_variants(job.recipe, job.checkpoint, job.profile, folder, progress)
+    made = make_variants(job.recipe, job.checkpoint, job.profile, folder, progress)
+    more = tuple(
+        {name: RangeRecord(min=r.min, opt=r.opt, max=r.max) for name, r in profile.items()}
+        for profile in job.profiles[1:]
+    )
+    variants = tuple(variant.model_copy(update={"more_profiles": more}) for variant in made)
     return Manifest(
         name=job.recipe.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -72,7 +82,8 @@ def compile_stage(
         CompileRequest(
             model=source / variant.model,
             target=target,
-            profile={n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()},
+            profile=variant.profiles[0],
+            more_profiles=variant.profiles[1:],
             folder=folder / variant.precision,
             num_blocks=variant.num_blocks,
             options=recipe.engines.options,

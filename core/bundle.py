@@ -85,7 +85,7 @@ class Bundle:
         trusted: public keys (PEM), one of which must have signed the manifest, where any are given.
         """
         if trusted:
-            self._check_signature(trusted)
+            self.check_signature(trusted)
         for relative, record in self.manifest.files.items():
             path = self.file(relative)
             size = path.stat().st_size
@@ -102,7 +102,8 @@ class Bundle:
                     fix="The file was changed: build the bundle again",
                 )
 
-    def _check_signature(self, trusted: Sequence[Path]) -> None:
+    def check_signature(self, trusted: Sequence[Path]) -> None:
+        """Raise ArtefactError unless one of the trusted public keys signed the manifest that was opened."""
         file = self.path / MANIFEST
         content = file.read_bytes()
         check_signature(file, content, trusted)

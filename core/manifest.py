@@ -8,6 +8,7 @@ from .conversion import QuantizationRecord, TypingRecord
 from .errors import ArtefactError
 from .evidence import ElementsRecord, GreedyRecord, SeedsRecord, UnderflowRecord
 from .records import DTypeName, PrecisionName, Record
+from .shapes import Profile, ShapeRange
 
 SCHEMA_VERSION: Literal[1] = 1
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -139,7 +140,8 @@ class VariantRecord(Record):
     """The graph in one precision, with its engines and verdicts.
 
     precision: its name in the recipe and the folder it lies in. packed: weight -> the checkpoint's tensors that lie in it
-    side by side, along the output axis.
+    side by side, along the output axis. profile: the sizes of every input; more_profiles: further ones that engines are
+    tuned for, in their order.
     """
 
     precision: PrecisionName
@@ -150,12 +152,21 @@ class VariantRecord(Record):
     inputs: tuple[TensorRecord, ...]
     outputs: tuple[TensorRecord, ...]
     profile: dict[str, RangeRecord]
+    more_profiles: tuple[dict[str, RangeRecord], ...] = ()
     operators: dict[str, int]  # operator -> nodes
     dtypes: dict[str, int]  # dtype name -> values
     num_blocks: int
     packed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     engines: tuple[EngineRecord, ...] = ()
     verdicts: tuple[VerdictRecord, ...] = ()
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Every optimisation profile, the first one first."""
+        return tuple(
+            {name: ShapeRange(r.min, r.opt, r.max) for name, r in profile.items()}
+            for profile in (self.profile, *self.more_profiles)
+        )
 
     @property
     def computes(self) -> DTypeName:

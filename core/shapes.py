@@ -1,6 +1,6 @@
 """Shapes as trtexec and Polygraphy spell them: `input_ids:1x128,mask:1x1x128x128`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import UsageError
@@ -137,6 +137,25 @@ def check_profile(profile: Profile, inputs: Mapping[str, tuple[Dim, ...]]) -> No
                     found=f"{other} has {known}, {name} has {sizes}",
                     fix="One axis name has one min, opt and max",
                 )
+
+
+def check_profiles(profiles: Sequence[Profile], inputs: Mapping[str, tuple[Dim, ...]]) -> None:
+    """Raise UsageError unless every profile fits (check_profile) and none stands there twice; they may overlap."""
+    for number, profile in enumerate(profiles):
+        try:
+            check_profile(profile, inputs)
+        except UsageError as error:
+            if len(profiles) == 1:
+                raise
+            raise UsageError(
+                f"{error.asked} (profile {number})", found=error.found, fix=error.fix
+            ) from None
+        if profile in profiles[:number]:
+            raise UsageError(
+                f"profile {number}",
+                found=f"the same sizes as profile {profiles.index(profile)}",
+                fix="Leave one out: it would hold the same kernels again",
+            )
 
 
 def _names(*parts: tuple[str, Collection[str]]) -> str:

@@ -9,7 +9,7 @@ Feeds are checked against names, element types, sizes and the profiles before th
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -70,20 +70,23 @@ class Session:
         precision: str | None = None,
         target: str | Target | None = None,
         verify: bool | str = True,
+        trusted: Sequence[str | Path] = (),
         options: SessionOptions | None = None,
     ) -> None:
         """Open a bundle (or the path of one), a lone .onnx file, or a lone .plan with its .layers.json beside it.
 
         precision: which of the bundle's graphs, None for the first. target: onnxruntime:cpu for None, and for a plan what its
         .layers.json says. verify: compare the hashes of the bundle's files first; loading an engine runs native code from it,
-        so leave it on for bundles from elsewhere. For a file on its own, its SHA-256 as text.
+        so leave it on for bundles from elsewhere. For a file on its own, its SHA-256 as text. trusted: public keys (PEM),
+        one of which must have signed the bundle (`blockforge sign`).
         In this order the hash, TensorRT's version and the GPU's architecture are checked before anything is loaded.
         Raises UsageError for a target, precision or option that does not exist, ArtefactError for what does not fit or
         lacks the engine, and UnavailableError when this machine cannot run the target.
         """
         self._options = options or SessionOptions()
         asked = Target.parse(target) if isinstance(target, str) else target
-        found = open_source(source, precision=precision, target=asked, verify=verify)
+        keys = tuple(map(Path, trusted))
+        found = open_source(source, precision=precision, target=asked, verify=verify, trusted=keys)
         self.target = found.target
         self._runner: Runner
         self._runner, self.inputs, self.outputs = open_runner(

@@ -5,7 +5,7 @@ The first of four steps: hash, version, architecture, and only then the native c
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from ..core.bundle import MANIFEST, Bundle, sha256_of
 from ..core.errors import ArtefactError, UsageError
 from ..core.manifest import TensorRecord, VariantRecord
-from ..core.shapes import Profile, ShapeRange
+from ..core.shapes import Profile
 from .layers_file import load_layers
 from .target import Target
 
@@ -37,7 +37,7 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[TensorRecord, ...] | None = None
     outputs: tuple[TensorRecord, ...] | None = None
-    profile: Profile | None = None
+    profiles: tuple[Profile, ...] = ()
 
 
 def open_source(
@@ -46,19 +46,33 @@ def open_source(
     precision: str | None,
     target: Target | None,
     verify: bool | str,
+    trusted: Sequence[Path] = (),
 ) -> Source:
     """Find and verify what `source` names.
 
     verify: True compares every file of a bundle with its manifest, and a plan with the manifest of the bundle around it;
-    a text is the SHA-256 that the named file must have; False trusts. Raises UsageError for what cannot be opened or
+    a text is the SHA-256 that the named file must have; False trusts. trusted: public keys, one of which must have signed
+    the bundle's manifest, where any are given. Raises UsageError for what cannot be opened or
     verified, ArtefactError for what does not match.
     """
+    if trusted and verify is not True:
+        raise UsageError(
+            f"session of {source} by trusted keys",
+            found=f"verify={verify!r}",
+            fix="Leave verify on: a signature covers the hashes that it compares",
+        )
     if isinstance(source, Bundle):
-        return _of_bundle(source, precision, target or DEFAULT_TARGET, verify)
+        return _of_bundle(source, precision, target or DEFAULT_TARGET, verify, trusted)
     path = Path(source)
     if path.suffix == ".plan":
-        return _of_plan(path, target, verify)
+        return _of_plan(path, target, verify, trusted)
     if path.suffix == ".onnx":
+        if trusted:
+            raise UsageError(
+                f"session of {path} by trusted keys",
+                found="a lone file, which nobody signed",
+                fix="Open the bundle around it",
+            )
         if isinstance(verify, str):
             _check_hash(path, sha256_of(_file(path)), verify)
         return _of_model(path, target or DEFAULT_TARGET)
@@ -69,10 +83,16 @@ def open_source(
             fix="Name the folder that `blockforge build` wrote",
         )
     bundle = Bundle.open(path.parent if path.name == MANIFEST else path)
-    return _of_bundle(bundle, precision, target or DEFAULT_TARGET, verify)
+    return _of_bundle(bundle, precision, target or DEFAULT_TARGET, verify, trusted)
 
 
-def _of_bundle(bundle: Bundle, precision: str | None, target: Target, verify: bool | str) -> Source:
+def _of_bundle(
+    bundle: Bundle,
+    precision: str | None,
+    target: Target,
+    verify: bool | str,
+    trusted: Sequence[Path],
+) -> Source:
     if isinstance(verify, str):
         raise UsageError(
             f"session of {bundle.path}",
@@ -80,7 +100,7 @@ def _of_bundle(bundle: Bundle, precision: str | None, target: Target, verify: bo
             fix="Set verify=True",
         )
     if verify:
-        bundle.verify()
+        bundle.verify(trusted)
     variant = bundle.manifest.variant(precision)
     engine = bundle.manifest.recipe.get("engines")
     options = engine.get("options") if isinstance(engine, Mapping) else None
@@ -101,7 +121,7 @@ def _of_bundle(bundle: Bundle, precision: str | None, target: Target, verify: bo
         options=options if isinstance(options, Mapping) else {},
         inputs=variant.inputs,
         outputs=variant.outputs,
-        profile={n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()},
+        profiles=variant.profiles,
     )
 
 
@@ -132,13 +152,15 @@ def _of_model(path: Path, target: Target) -> Source:
     return Source(f"{target} of {path}", target, model=path, inputs=inputs, outputs=outputs)
 
 
-def _of_plan(path: Path, target: Target | None, verify: bool | str) -> Source:
+def _of_plan(
+    path: Path, target: Target | None, verify: bool | str, trusted: Sequence[Path]
+) -> Source:
     asked = f"plan {path}"
     data = _file(path).read_bytes()
     if isinstance(verify, str):
         _check_hash(path, hashlib.sha256(data).hexdigest(), verify)
     elif verify:
-        _check_hash(path, hashlib.sha256(data).hexdigest(), _recorded_hash(path))
+        _check_hash(path, hashlib.sha256(data).hexdigest(), _recorded_hash(path, trusted))
     layers = path.with_name(path.name.removesuffix(".plan") + LAYERS)
     runtime, built_for = "", None
     if layers.is_file():
@@ -160,13 +182,15 @@ def _of_plan(path: Path, target: Target | None, verify: bool | str) -> Source:
     return Source(asked, target, plan=data, runtime=runtime)
 
 
-def _recorded_hash(path: Path) -> str:
+def _recorded_hash(path: Path, trusted: Sequence[Path]) -> str:
     """What the manifest of the bundle around a plan says of it."""
     for folder in path.absolute().parents[:3]:
         if (folder / MANIFEST).is_file():
             bundle = Bundle.open(folder)
             record = bundle.manifest.files.get(path.absolute().relative_to(folder).as_posix())
             if record is not None:
+                if trusted:
+                    bundle.check_signature(trusted)
                 return record.sha256
     raise UsageError(
         f"plan {path}",

@@ -1,0 +1,50 @@
+"""Exchange a folder as a whole: written beside its place, then renamed into it, one process at a time."""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Give the file a second name; a copy where links do not work."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def swap(stage: Path, place: Path) -> None:
+    """Put `stage` at `place`; the old folder goes once the new one stands."""
+    if not place.exists():
+        stage.rename(place)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".old", dir=place.parent))
+    place.rename(old)
+    try:
+        stage.rename(place)
+    except BaseException:
+        old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def one_at_a_time(repository: Path) -> Iterator[None]:
+    """Wait until no other process packs into `repository`; where the system has no such locks, go on."""
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(repository, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,268 @@
+"""Write a bundle into a Triton model repository: whole or not at all, other versions of the model kept.
+
+<repository>/<name>/config.pbtxt
+                    warmup/00-case.input_ids
+                    1/model.onnx, model.onnx.data    or    1/model.plan
+"""
+
+import contextlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ...core.bundle import Bundle
+from ...core.errors import ArtefactError, UsageError
+from ...core.manifest import EngineRecord, VariantRecord
+from ...core.partial import partial_folder
+from ...core.shapes import ShapeRange
+from ...graph.io import read_proto
+from ...graph.stored_tensors import stored_tensors
+from ..target import Target
+from .batching import batching_of
+from .folder_swap import link_or_copy, one_at_a_time, swap
+from .golden import samples_of
+from .triton_config import TritonModel, backend_of, config_text, signature_text
+from .triton_warmup import warm_ups
+
+CONFIG, WARM_UP = "config.pbtxt", "warmup"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """How a bundle is packed.
+
+    name: of the model, None for the bundle's; several targets get `<name>-<target>` each. max_batch: rows that Triton
+    may join, None for the profile's. instances: copies on each device. delay: microseconds that a request may wait for
+    others. force: replace a version that is there.
+    """
+
+    name: str | None = None
+    version: int = 1
+    max_batch: int | None = None
+    instances: int = 1
+    delay: int = 100
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        for what, value, least in (
+            ("version", self.version, 1),
+            ("instances", self.instances, 1),
+            ("delay", self.delay, 0),
+        ):
+            if value < least:
+                raise UsageError(f"{what} {value}", found="too small", fix=f"Give {least} or more")
+        if self.name is not None and not NAME.fullmatch(self.name):
+            raise UsageError(
+                f"model name {self.name!r}",
+                found="Triton names a model by its folder",
+                fix="Use letters, digits, '_', '.' and '-'",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedModel:
+    """One model version that was written; notes say what Triton will not do with it, and why."""
+
+    name: str
+    version: int
+    path: Path
+    target: str
+    backend: str
+    max_batch: int
+    warm_ups: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A model to write: its configuration, and its files by their name in the version's folder."""
+
+    model: TritonModel
+    config: str
+    files: dict[str, Path]
+
+
+def pack_triton(
+    bundle: Bundle,
+    repository: Path,
+    *,
+    precision: str | None = None,
+    targets: Sequence[Target],
+    options: PackOptions | None = None,
+) -> tuple[PackedModel, ...]:
+    """Write one model for each target into `repository`, which is made if need be.
+
+    Everything that can be refused is refused before anything is written. Raises UsageError for a target, type, batch or
+    name that Triton cannot have, and for a version that is there already; ArtefactError for a bundle that is damaged
+    or lacks the engine.
+    """
+    options = options or PackOptions()
+    bundle.verify()
+    variant = bundle.manifest.variant(precision)
+    samples = samples_of(bundle)
+    plans = []
+    for target in targets:
+        backend_of(target)
+        profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
+        batching = batching_of(variant.inputs, variant.outputs, profile, options.max_batch)
+        engine = _engine(bundle, variant, target)
+        model = TritonModel(
+            name=_name(bundle, target, options, several=len(targets) > 1),
+            variant=variant,
+            target=target,
+            runtime=engine.runtime if engine else _onnxruntime(bundle),
+            batching=batching,
+            warm_ups=warm_ups(samples, variant.inputs, batching),
+            instances=options.instances,
+            delay=options.delay,
+        )
+        plans.append(Plan(model, config_text(model), _files(bundle, variant, engine)))
+    try:
+        _write_all(repository, plans, options)
+    except OSError as error:
+        raise UsageError(
+            f"repository {repository}",
+            found=f"cannot write there: {error.strerror}",
+            fix="Name a folder you may write, on a disk with room",
+        ) from None
+    return tuple(_packed(bundle, repository, plan.model, options.version) for plan in plans)
+
+
+def _write_all(repository: Path, plans: Sequence[Plan], options: PackOptions) -> None:
+    """Write every model beside its place, then put one after another into it."""
+    repository.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(one_at_a_time(repository))
+        stages = []
+        for plan in plans:
+            place = repository / plan.model.name
+            _check_place(place, plan.model, options)
+            stages.append(stack.enter_context(partial_folder(repository, plan.model.name)))
+            _write(stages[-1], place, plan, options.version)
+        for plan, stage in zip(plans, stages, strict=True):
+            swap(stage, repository / plan.model.name)
+
+
+def _name(bundle: Bundle, target: Target, options: PackOptions, *, several: bool) -> str:
+    name = (
+        options.name
+        or re.sub(r"[^A-Za-z0-9_.-]+", "-", bundle.manifest.name).lstrip("-.")
+        or "model"
+    )
+    return f"{name}-{target.slug}" if several else name
+
+
+def _engine(bundle: Bundle, variant: VariantRecord, target: Target) -> EngineRecord | None:
+    """The bundle's engine for `target`; None where the ONNX file runs and was never compiled for it."""
+    for engine in variant.engines:
+        if engine.target == str(target):
+            return engine
+    if not target.is_tensorrt:
+        return None
+    has = ", ".join(engine.target for engine in variant.engines) or "none"
+    raise ArtefactError(
+        f"engine {target} ({variant.precision}) of {bundle.path}",
+        found=f"the bundle has {has}",
+        fix=f"blockforge compile {bundle.path} --target {target}",
+    )
+
+
+def _onnxruntime(bundle: Bundle) -> str:
+    return f"onnxruntime {bundle.manifest.tools.get('onnxruntime', '')}".strip()
+
+
+def _files(bundle: Bundle, variant: VariantRecord, engine: EngineRecord | None) -> dict[str, Path]:
+    """Name in the version's folder -> file of the bundle."""
+    if engine is not None and engine.path is not None:
+        return {"model.plan": bundle.file(engine.path)}
+    model = bundle.file(variant.model)
+    folder = PurePosixPath(variant.model).parent
+    locations = {
+        entry.value
+        for _, tensor in stored_tensors(read_proto(model))
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    for location in locations:
+        if str(folder / location) not in bundle.manifest.files:
+            raise ArtefactError(
+                f"bundle {bundle.path}",
+                found=f"{variant.model} keeps weights in {location}, which the manifest does not list",
+                fix="Build the bundle again",
+            )
+    return {"model.onnx": model} | {n: bundle.file(str(folder / n)) for n in sorted(locations)}
+
+
+def _check_place(place: Path, model: TritonModel, options: PackOptions) -> None:
+    """Raise UsageError where the version is there already, or another model of the same name."""
+    if not place.exists():
+        return
+    asked = f"model {model.name} in {place.parent}"
+    config = place / CONFIG
+    if not config.is_file():
+        raise UsageError(
+            asked, found=f"{place} is no model of Triton's: it has no {CONFIG}", fix="Use --name"
+        )
+    version = place / str(options.version)
+    if version.exists() and not options.force:
+        raise UsageError(
+            asked,
+            found=f"version {options.version} is there already",
+            fix="Give another --version, or --force to replace it",
+        )
+    others = [p.name for p in place.iterdir() if p.name.isdigit() and p != version]
+    if others and not config.read_text(encoding="utf-8").startswith(signature_text(model)):
+        raise UsageError(
+            asked,
+            found=f"version {', '.join(sorted(others))} there has another signature or batch limit, and one {CONFIG} "
+            "serves all versions",
+            fix="Give another --name, or the same --max-batch",
+        )
+
+
+def _write(stage: Path, place: Path, plan: Plan, version: int) -> None:
+    """The model's folder as it shall be, in `stage`: what is new is copied, what stays is linked."""
+    renewed = {CONFIG, WARM_UP, str(version)}
+    if place.exists():
+        for item in place.iterdir():
+            if item.name in renewed:
+                continue
+            if item.is_dir():
+                shutil.copytree(item, stage / item.name, copy_function=link_or_copy)
+            else:
+                link_or_copy(item, stage / item.name)
+    for name, source in plan.files.items():
+        target = stage / str(version) / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    for warm_up in plan.model.warm_ups:
+        (stage / WARM_UP).mkdir(exist_ok=True)
+        for name, content in warm_up.files.items():
+            (stage / WARM_UP / name).write_bytes(content)
+    (stage / CONFIG).write_text(plan.config, encoding="utf-8")
+    stage.chmod(0o755)
+
+
+def _packed(bundle: Bundle, repository: Path, model: TritonModel, version: int) -> PackedModel:
+    notes = []
+    if model.batching.reason:
+        notes.append(f"requests are not joined: {model.batching.reason}")
+    if not model.warm_ups:
+        notes.append("no warm-up: the bundle has no golden inputs that fit")
+    if model.target.is_tensorrt:
+        notes.append(f"needs a Triton with {model.runtime} and a GPU of {model.target.device}")
+    if bundle.manifest.failures:
+        notes.append(f"the bundle missed a limit: {bundle.manifest.failures[0]}")
+    return PackedModel(
+        model.name,
+        version,
+        repository / model.name,
+        str(model.target),
+        model.backend.name,
+        model.batching.limit,
+        len(model.warm_ups),
+        tuple(notes),
+    )
