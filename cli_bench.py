@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from . import console
+from .cli_junit import JunitOption, junit_file
 from .cli_tools import JsonOption
 from .core.errors import ExitCode, UsageError
 
@@ -58,6 +59,11 @@ def bench(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the record as JSON.")
     ] = None,
+    save: Annotated[
+        bool,
+        typer.Option("--save", help="Keep the record in the bundle, and show it in its report."),
+    ] = False,
+    junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure latency: first call, median, p90, p99, tokens per second, and how it compares.
@@ -68,31 +74,42 @@ def bench(
     from .validate.latency import BenchRequest, Effort
     from .validate.latency import bench as run
 
-    opened = Bundle.open(bundle)
-    request = BenchRequest(
-        precisions=tuple(precision or ()),
-        targets=tuple(target or ()),
-        against=tuple(against or ()),
-        batches=_numbers("--batch", batch),
-        sequences=_numbers("--sequence", sequence),
-        clock=clock,
-        threads=threads,
-        threshold=threshold,
-        max_ms=max_ms,
-        max_ratio=max_ratio,
-        effort=Effort(seconds=seconds, seed=seed),
-    )
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"save {output}", found=f"no folder {output.parent}", fix="Make it first")
-    with console.drawn_progress() as progress:
-        record = run(opened, request, _reference_of(opened), progress=progress)
-    if output is not None:
-        _save(output, record)
-    console.emit(record.model_dump(mode="json"), lambda: _render(record), as_json)
-    if record.failures:
-        error = console.stderr_console()
-        error.print("[bold red]failed:[/]", *(f"  {line}" for line in record.failures), sep="\n")
-        raise typer.Exit(int(ExitCode.GATE))
+    with junit_file(junit, "bench", str(bundle)) as checks:
+        opened = Bundle.open(bundle)
+        request = BenchRequest(
+            precisions=tuple(precision or ()),
+            targets=tuple(target or ()),
+            against=tuple(against or ()),
+            batches=_numbers("--batch", batch),
+            sequences=_numbers("--sequence", sequence),
+            clock=clock,
+            threads=threads,
+            threshold=threshold,
+            max_ms=max_ms,
+            max_ratio=max_ratio,
+            effort=Effort(seconds=seconds, seed=seed),
+        )
+        if output is not None and not output.parent.is_dir():
+            found = f"no folder {output.parent}"
+            raise UsageError(f"save {output}", found=found, fix="Make it first")
+        with console.drawn_progress() as progress:
+            record = run(opened, request, _reference_of(opened), progress=progress)
+        if output is not None:
+            _save(output, record)
+        if save:
+            from .proof import keep_bench
+
+            keep_bench(opened, record)
+        if checks is not None:
+            from .validate.junit import bench_checks
+
+            checks += bench_checks(record)
+        console.emit(record.model_dump(mode="json"), lambda: _render(record), as_json)
+        if record.failures:
+            error = console.stderr_console()
+            lines = (f"  {line}" for line in record.failures)
+            error.print("[bold red]failed:[/]", *lines, sep="\n")
+            raise typer.Exit(int(ExitCode.GATE))
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

@@ -6,10 +6,14 @@ from typing import Annotated
 import typer
 
 from . import console
+from .cli_junit import JunitOption, junit_file
 from .cli_tools import JsonOption
 from .core.errors import ExitCode
 
-SIDE = "model.onnx, BUNDLE[:precision], BUNDLE:reference, a recipe, or saved values (.npz, .safetensors, Polygraphy's .json)"
+SIDE = (
+    "model.onnx, BUNDLE[:precision], BUNDLE:reference, BUNDLE:precision@target (an engine, on its GPU), a recipe, or saved "
+    "values (.npz, .safetensors, Polygraphy's .json)"
+)
 
 
 def diff(
@@ -41,6 +45,7 @@ def diff(
             "-o", "--output", metavar="DIR", help="Write the smallest graph that shows it."
         ),
     ] = None,
+    junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two runs of a model value by value: the first operator that goes wrong, and why.
@@ -50,20 +55,25 @@ def diff(
     from .proof import diff_files
     from .tables_proof import diff_table
 
-    found = diff_files(
-        reference,
-        candidate,
-        inputs=inputs,
-        shapes=shapes,
-        seed=seed,
-        exact=exact,
-        dtype=dtype,
-        tolerance=tolerance,
-        output=output,
-    )
-    console.emit(found.as_dict(), lambda: diff_table(found), as_json)
-    if not found.equal:
-        raise typer.Exit(int(ExitCode.GATE))
+    with junit_file(junit, "diff", f"{reference} - {candidate}") as checks:
+        found = diff_files(
+            reference,
+            candidate,
+            inputs=inputs,
+            shapes=shapes,
+            seed=seed,
+            exact=exact,
+            dtype=dtype,
+            tolerance=tolerance,
+            output=output,
+        )
+        if checks is not None:
+            from .validate.junit import diff_checks
+
+            checks += diff_checks(found)
+        console.emit(found.as_dict(), lambda: diff_table(found), as_json)
+        if not found.equal:
+            raise typer.Exit(int(ExitCode.GATE))
 
 
 COMMANDS = (diff,)

@@ -1,4 +1,5 @@
-"""What the proof commands compare, opened by its name: also what only a recipe can give, the PyTorch reference.
+"""What the proof commands compare, opened by its name: also what only a recipe can give, the PyTorch reference; and the
+latencies that a bundle keeps.
 
 recipe.toml, smollm2, BUNDLE:reference    the PyTorch module with the checkpoint's weights, in float64
 everything else                           validate/divergence/sources.py
@@ -14,9 +15,12 @@ from .core.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
+    from .core.bundle import Bundle
     from .recipe import Recipe
     from .validate.divergence import Diff, ModuleSide, Side
+    from .validate.latency import BenchRecord
 
+BENCH = "bench.json"  # in a bundle
 REFERENCE = ":reference"
 
 
@@ -108,3 +112,16 @@ def module_side(
         golden=golden,
         read=lambda name: checkpoint.read(name, torch.float64) if name in names else None,
     )
+
+
+def keep_bench(bundle: "Bundle", record: "BenchRecord") -> None:
+    """Put `record` into the bundle in place of an earlier one, and write the bundle's report again."""
+    from .core.bundle import adopt, seal, write_bundle
+    from .stages import report_stage
+
+    manifest = bundle.manifest.model_copy(update={"bench": BENCH})
+    with write_bundle(bundle.path) as folder:
+        text = record.model_dump_json(indent=1) + "\n"
+        (folder / BENCH).write_text(text, encoding="utf-8")
+        adopt(bundle, folder)
+        seal(folder, report_stage(manifest, folder))

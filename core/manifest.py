@@ -59,6 +59,7 @@ class EngineRecord(Record):
     dtypes: dict[str, int] = Field(default_factory=dict)  # dtype name -> kernels computing in it
     legalized: tuple[str, ...] = ()  # what engines/legalize changed, one line each
     plugins: tuple[str, ...] = ()  # blockforge operators: plugin or function body, and why
+    options: dict[str, Any] = Field(default_factory=dict)  # of the builder, where not the default
     violations: tuple[str, ...] = ()  # kernels in another type than the graph's, and unmet demands
 
     def under(self, folder: str) -> Self:

@@ -31,11 +31,11 @@ class OnnxRuntimeRunner:
         model: Path,
         target: Target,
         outputs: tuple[TensorRecord, ...],
-        profile: Profile | None,
+        profiles: tuple[Profile, ...],
     ) -> None:
         self._model, self._device = model, target.device
         self.place = Place(str(target))
-        self.profiles: tuple[Profile, ...] = () if profile is None else (profile,)
+        self.profiles = profiles
         self._types = {record.name: dtype_from_name(record.dtype) for record in outputs}
         self._session: Any = open_session(model, target.device)
 

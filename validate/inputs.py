@@ -30,22 +30,32 @@ ODD = {"batch": 2, "sequence": 17}  # sizes that no tile divides
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One set of inputs. text: the ids are consecutive tokens of a text, so perplexity means something."""
+    """One set of inputs. text: the ids are consecutive tokens of a text, so perplexity means something.
+
+    repeats: one of the cases that differ in their seed alone.
+    """
 
     name: str
     feeds: Mapping[str, torch.Tensor]
     text: bool = False
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """How much to judge with: seed of the random inputs, tokens of the text, tokens in one window of it."""
+    """How much to judge with: seed of the random inputs, tokens of the text, tokens in one window of it.
+
+    seeds: how many random inputs at opt sizes, counted up from seed.
+    """
 
     seed: int = 0
     text_tokens: int = 512
     window: int = 512
+    seeds: int = 1
 
     def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UsageError(f"{self.seeds} seeds", found="no input", fix="Give one seed or more")
         if self.text_tokens < 0 or self.window < 2:
             raise UsageError(
                 f"text of {self.text_tokens} tokens in windows of {self.window}",
@@ -137,24 +147,29 @@ def build_cases(
 ) -> tuple[Case, ...]:
     """The cases that fit the profile: windows of the text first, then seeded at opt, odd and smallest sizes.
 
-    tokens: int64 [tokens] of a text, for a model with one integer input [batch, sequence]. The seeded
-    case at opt sizes is left out where windows of text stand in for it. Equal sizes are judged once.
+    tokens: int64 [tokens] of a text, for a model with one integer input [batch, sequence]. A single seeded
+    case at opt sizes is left out where windows of text stand in for it. Equal sizes are judged once, but for those
+    of several seeds.
     """
     ranges = axis_ranges(inputs, profile)
     cases = list(_windows(inputs, ranges, plan, tokens))
+    several = plan.seeds > 1
     wanted = {
         "seeded opt": {axis: opt for axis, (_, opt, _) in ranges.items()},
         "seeded odd": {a: min(max(ODD.get(a, 3), lo), hi) for a, (lo, _, hi) in ranges.items()},
         "seeded smallest": {axis: low for axis, (low, _, _) in ranges.items()},
     }
-    if cases:
+    if cases and not several:
         del wanted["seeded opt"]
     seen = []
     for name, sizes in wanted.items():
         if sizes not in seen:
             seen.append(sizes)
             feeds = seeded_inputs(inputs, sizes, vocab_size=vocab_size, seed=plan.seed)
-            cases.append(Case(name, feeds))
+            cases.append(Case(name, feeds, repeats=several and name == "seeded opt"))
+    for seed in range(plan.seed + 1, plan.seed + plan.seeds):
+        feeds = seeded_inputs(inputs, wanted["seeded opt"], vocab_size=vocab_size, seed=seed)
+        cases.append(Case(f"seeded opt, seed {seed}", feeds, repeats=True))
     return tuple(cases)
 
 

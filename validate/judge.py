@@ -166,7 +166,12 @@ def _try(
     """Run every case one way and judge what was seen."""
     floor = truth.floor(variant.precision, variant.io)
     trial = Trial(
-        truth, floor, variant.precision, variant.outputs, slack=limits.max_error_over_floor
+        truth,
+        floor,
+        variant.precision,
+        variant.outputs,
+        slack=limits.max_error_over_floor,
+        closely=way.judged,
     )
     label = f"{variant.name or variant.precision.value} {way.name}"
     total = len(truth.cases)

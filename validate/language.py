@@ -74,11 +74,22 @@ class Agreement:
     changed: int
     worst_margin: float = 0.0
     worst_position: tuple[int, ...] = ()
+    first: "Departure | None" = None
 
     @property
     def share(self) -> float:
         """Share of positions with the same greedy token."""
         return self.same / self.positions
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One position with another greedy token; margin infinite where a number there is none."""
+
+    position: tuple[int, ...]
+    expected: int
+    actual: int
+    margin: float
 
 
 def greedy_agreement(truth: torch.Tensor, candidate: torch.Tensor, *, gap: float) -> Agreement:
@@ -98,15 +109,28 @@ def greedy_agreement(truth: torch.Tensor, candidate: torch.Tensor, *, gap: float
     flat = torch.cat(margins)
     worst = int(flat.argmax())
     same, changed = int((flat <= 0).sum()), int((flat > gap).sum())
-    position = torch.unravel_index(torch.tensor(worst), truth.shape[:-1])
     return Agreement(
         positions=len(flat),
         same=same,
         tied=len(flat) - same - changed,
         changed=changed,
         worst_margin=float(flat[worst]),
-        worst_position=tuple(int(i) for i in position),
+        worst_position=_position(worst, truth),
+        first=_first(flat, truth, candidate) if same < len(flat) else None,
     )
+
+
+def _first(flat: torch.Tensor, truth: torch.Tensor, candidate: torch.Tensor) -> Departure:
+    """The first position whose margin is not zero. flat: margins of all positions."""
+    at = int((~(flat <= 0)).int().argmax())
+    position = _position(at, truth)
+    mine, theirs = int(truth[position].argmax()), int(candidate[position].argmax())
+    return Departure(position, mine, theirs, float(flat[at]))
+
+
+def _position(at: int, logits: torch.Tensor) -> tuple[int, ...]:
+    """The coordinates of position number `at` of logits [..., V]."""
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(at), logits.shape[:-1]))
 
 
 def _rows(
@@ -137,7 +161,7 @@ class LanguageScore:
 
     perplexity, and its ratio to the truth's, are None where no case is a text. Intervals hold the middle
     95 % of a bootstrap over positions. top: share of the truth's five likeliest tokens among the
-    candidate's.
+    candidate's. first: where greedy tokens part, and in which case; None where they never do.
     """
 
     perplexity: float | None
@@ -147,6 +171,7 @@ class LanguageScore:
     top: float
     perplexity_ratio: float | None = None
     ratio_interval: Interval | None = None
+    first: tuple[str, Departure] | None = None
 
 
 class LanguageTally:
@@ -158,9 +183,17 @@ class LanguageTally:
         self._kl: list[torch.Tensor] = []
         self._same = self._positions = 0
         self._top = 0.0
+        self._first: tuple[str, Departure] | None = None
 
-    def add(self, truth: torch.Tensor, logits: torch.Tensor, ids: torch.Tensor | None) -> None:
-        """Count one case: logits [B, S, V] beside the truth's; ids [B, S] where they are a text."""
+    def add(
+        self,
+        truth: torch.Tensor,
+        logits: torch.Tensor,
+        ids: torch.Tensor | None,
+        *,
+        case: str = "",
+    ) -> None:
+        """Count one case of that name: logits [B, S, V] beside the truth's; ids [B, S] where they are a text."""
         if ids is not None:
             nll = next_token_nll(logits, ids).reshape(-1)
             self._nll.append(nll)
@@ -169,6 +202,8 @@ class LanguageTally:
         greedy = greedy_agreement(truth, logits, gap=0.0)
         self._same += greedy.same
         self._positions += greedy.positions
+        if self._first is None and greedy.first is not None:
+            self._first = case, greedy.first
         self._top += top_overlap(truth, logits) * greedy.positions
 
     def score(self) -> LanguageScore | None:
@@ -182,6 +217,7 @@ class LanguageTally:
             kl_interval=mean_interval(kl),
             agreement=self._same / self._positions,
             top=self._top / self._positions,
+            first=self._first,
         )
         if not self._nll:
             return score

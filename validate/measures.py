@@ -95,7 +95,7 @@ def measure_elements(
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(e == 0, 0.0, e / np.abs(t))
         relative[span] = np.where(counts, share, np.nan)
-        ulps[span] = np.where(counts, e / _ulp(np.where(finite, t, 1.0), dtype), np.nan)
+        ulps[span] = np.where(counts, e / ulp_of(np.where(finite, t, 1.0), dtype), np.nan)
         errors[span] = e
         signal += float(np.square(t[finite]).sum())
         noise += float(np.square(e[finite]).sum())
@@ -109,7 +109,7 @@ def measure_elements(
         nonfinite=nonfinite,
         abs_error=_quantiles(errors[np.isfinite(errors)]),
         rel_error=_quantiles(relative[~np.isnan(relative)]),
-        ulps=_histogram(counted),
+        ulps=ulp_histogram(counted),
         max_ulps=float(counted.max()) if counted.size else math.nan,
         snr_db=_decibels(signal, noise) if nonfinite < size else math.nan,
         denormal=denormal,
@@ -127,7 +127,7 @@ def measure_elements(
     )
 
 
-def _ulp(t: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+def ulp_of(t: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """The distance between numbers of `dtype` around each t: 2^(exponent - mantissa bits), its range's at the ends."""
     info = torch.finfo(dtype)
     lowest = math.frexp(info.smallest_normal)[1] - 1
@@ -145,7 +145,7 @@ def _quantiles(values: np.ndarray) -> dict[str, float]:
     return {name: float(ordered[rank]) for name, rank in ranks.items()}
 
 
-def _histogram(ulps: np.ndarray) -> dict[str, int]:
+def ulp_histogram(ulps: np.ndarray) -> dict[str, int]:
     """How many elements fall to each bin (edge before, edge]."""
     bins = np.bincount(np.searchsorted(ULP_EDGES, ulps), minlength=len(ULP_EDGES) + 1)
     names = [*(f"{edge:g}" for edge in ULP_EDGES), "more"]

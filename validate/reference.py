@@ -9,6 +9,7 @@ One module is in memory at a time; the floor keeps sums, not tensors.
 import gc
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from ..core.progress import Progress, Step, silent
 from .inputs import Case
 from .language import LanguageScore, LanguageTally, next_token_nll, perplexity
 from .spread import Spread, measure, pool, row_error
+from .ulps import ElementTally
 
 Load = Callable[[torch.dtype], nn.Module]  # the module with its weights in that dtype
 Tensors = dict[str, torch.Tensor]
@@ -30,12 +32,16 @@ LAYER = re.compile(r"layers\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What PyTorch in `dtype` loses: spreads by case and output, relative errors by layer, language."""
+    """What PyTorch in `dtype` loses: spreads by case and output, relative errors by layer, language.
+
+    ulps: by output, upper edge -> elements, in ulps of `dtype`.
+    """
 
     dtype: DType
     spreads: Mapping[str, Mapping[str, Spread]]
     layers: Mapping[str, float]
     language: LanguageScore | None
+    ulps: Mapping[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def finite(self) -> bool:
@@ -179,13 +185,14 @@ def tally(language: LanguageTally, truth: Truth, case: Case, logits: torch.Tenso
         return
     expected = truth.results[case.name][truth.vocabulary]
     if logits.shape == expected.shape and logits.is_floating_point():
-        language.add(expected, logits, _ids(case) if case.text else None)
+        language.add(expected, logits, _ids(case) if case.text else None, case=case.name)
 
 
 def _compute_floor(truth: Truth, precision: DType, io: DType, progress: Progress) -> Floor:
     spreads: dict[str, dict[str, Spread]] = {}
     layers: dict[str, float] = {}
     language = LanguageTally()
+    elements: defaultdict[str, ElementTally] = defaultdict(lambda: ElementTally(precision, worst=0))
     runs = run_module(
         truth.load,
         precision.torch,
@@ -201,9 +208,12 @@ def _compute_floor(truth: Truth, precision: DType, io: DType, progress: Progress
             for name, value in delivered.items()
             if value.is_floating_point()
         }
+        for name in spreads[case.name]:
+            elements[name].add(case.name, truth.results[case.name][name], delivered[name])
         layers |= {name: row_error(truth.layers[name], value) for name, value in kept.items()}
         tally(language, truth, case, delivered.get(truth.vocabulary or ""))
-    return Floor(precision, spreads, layers, language.score())
+    ulps = {name: found.ulps for name, found in elements.items()}
+    return Floor(precision, spreads, layers, language.score(), ulps)
 
 
 def _keep_layers(module: nn.Module, kept: Tensors) -> list[torch.utils.hooks.RemovableHandle]:

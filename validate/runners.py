@@ -26,7 +26,7 @@ from ..core.bundle import Bundle
 from ..core.errors import ArtefactError, UnavailableError, UsageError
 from ..core.manifest import TensorRecord
 from ..engines.session import Session
-from ..graph.evaluator import Overflow, TypedEvaluator
+from ..graph.evaluator import Overflow, TypedEvaluator, Underflow
 
 CARRIERS = (  # types that torch and numpy exchange as bits only
     (ml_dtypes.bfloat16, np.int16, torch.bfloat16),
@@ -39,13 +39,15 @@ CARRIERS = (  # types that torch and numpy exchange as bits only
 class Ran:
     """What one run gave.
 
-    overflows: values that left the finite range of their dtype; largest: largest magnitude by value.
+    overflows: values that left the finite range of their dtype; largest: largest magnitude by value; underflows:
+    values with numbers that became zero.
     """
 
     outputs: Mapping[str, torch.Tensor]
     kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
     overflows: tuple[Overflow, ...] = ()
     largest: Mapping[str, float] = field(default_factory=dict)
+    underflows: tuple[Underflow, ...] = ()
 
 
 class Runner(Protocol):
@@ -101,7 +103,7 @@ class TypedRunner:
     def run(self, feeds: Mapping[str, torch.Tensor], keep: Collection[str]) -> Ran:
         """Run the graph once; see Runner."""
         found = self._evaluator.run(feeds, keep=keep)
-        return Ran(found.outputs, found.kept, found.overflow, found.largest)
+        return Ran(found.outputs, found.kept, found.overflow, found.largest, found.underflow)
 
     def close(self) -> None:
         """Nothing to free: weights are read from the file as they are used."""

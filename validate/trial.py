@@ -3,19 +3,24 @@
 Trial.see(case, ran) for every case -> Trial.verdict(limits) -> VerdictRecord
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.dtypes import DType
+from ..core.evidence import ElementsRecord, GreedyRecord
 from ..core.manifest import ErrorRecord, TensorRecord, VerdictRecord
 from ..graph.evaluator import Overflow
 from .compare import Rules, compare
 from .gates import Measured, judge_gates
 from .inputs import Case
-from .language import LanguageTally
+from .language import LanguageScore, LanguageTally
 from .limits import Limits
 from .reference import Floor, Truth, tally
 from .runners import Ran
+from .seeds import seeds_records
 from .spread import Spread, pool, row_error
+from .ulps import ElementTally
+from .underflow import UnderflowTally
 
 PEAKS = 8  # values listed with the largest magnitudes
 
@@ -25,7 +30,7 @@ class Trial:
     """Collects the evidence about one runner of one variant.
 
     precision: what the variant computes in, the widest type where it is quantised; outputs: what the graph declares; slack: how many floors one element may be off before another greedy
-    token counts as changed (None: not judged).
+    token counts as changed (None: not judged); closely: look at single elements too.
     """
 
     truth: Truth
@@ -33,11 +38,14 @@ class Trial:
     precision: DType
     outputs: tuple[TensorRecord, ...]
     slack: float | None
+    closely: bool = True
     findings: list[str] = field(default_factory=list)
     errors: list[ErrorRecord] = field(default_factory=list)
-    spreads: dict[str, list[Spread]] = field(default_factory=dict)
+    spreads: dict[str, dict[str, Spread]] = field(default_factory=dict)  # case -> output
+    elements: dict[str, ElementTally] = field(default_factory=dict)
     layers: dict[str, tuple[float, float]] = field(default_factory=dict)
     overflows: dict[tuple[str, str, str], Overflow] = field(default_factory=dict)
+    underflows: UnderflowTally = field(default_factory=UnderflowTally)
     largest: dict[str, float] = field(default_factory=dict)
     language: LanguageTally = field(default_factory=LanguageTally)
 
@@ -51,8 +59,11 @@ class Trial:
         result = compare(self.outputs, expected, ran.outputs, base, rules, case=case.name)
         self.findings += [f"{case.name}: {finding}" for finding in result.findings]
         self.errors += result.errors
-        for name, spread in result.spreads.items():
-            self.spreads.setdefault(name, []).append(spread)
+        self.spreads[case.name] = dict(result.spreads)
+        if self.closely:
+            for name in result.spreads:
+                tally_of = self.elements.setdefault(name, ElementTally(self.precision))
+                tally_of.add(case.name, expected[name], ran.outputs[name])
         tally(self.language, self.truth, case, ran.outputs.get(vocabulary or ""))
         if case is self.truth.cases[0]:
             self.layers = _layer_errors(self.truth, self.floor, ran)
@@ -66,6 +77,7 @@ class Trial:
                 count, largest = before.count + event.count, max(before.largest, event.largest)
                 event = replace(event, count=count, largest=largest)
             self.overflows[key] = event
+        self.underflows.add(ran.underflows)
         for name, size in ran.largest.items():
             self.largest[name] = max(self.largest.get(name, 0.0), size)
 
@@ -77,6 +89,25 @@ class Trial:
             f"the floor is what it loses in {self.floor.dtype.value}.",
         )
 
+    def _by_output(self) -> dict[str, list[Spread]]:
+        found: dict[str, list[Spread]] = {}
+        for by_output in self.spreads.values():
+            for name, spread in by_output.items():
+                found.setdefault(name, []).append(spread)
+        return found
+
+    def _repeats(self) -> tuple[list[dict[str, Spread]], list[Mapping[str, Spread]]]:
+        """Spreads and floors of the cases that differ in their seed alone."""
+        names = [c.name for c in self.truth.cases if c.repeats and c.name in self.spreads]
+        return [self.spreads[n] for n in names], [self.floor.spreads[n] for n in names]
+
+    def _elements(self) -> tuple[ElementsRecord, ...]:
+        same = self.floor.dtype is self.precision
+        return tuple(
+            tally_of.record(name, self.floor.ulps.get(name, {}) if same else {})
+            for name, tally_of in self.elements.items()
+        )
+
     def verdict(self, runner: str, limits: Limits, *, inner: bool) -> VerdictRecord:
         """The judged verdict. inner: whether the runner shows inner values, so that their limits apply."""
         score, base = self.language.score(), self.floor.language
@@ -84,7 +115,7 @@ class Trial:
         gates = judge_gates(
             Measured(
                 findings=len(self.findings),
-                spreads={n: (pool(s), self.floor.pooled(n)) for n, s in self.spreads.items()},
+                spreads={n: (pool(s), self.floor.pooled(n)) for n, s in self._by_output().items()},
                 errors=self.errors,
                 layers=self.layers if inner else None,
                 perplexity=score.perplexity if score else None,
@@ -118,10 +149,30 @@ class Trial:
             floor_perplexity=base.perplexity if base else None,
             floor_token_agreement=base.agreement if base else None,
             floor_kl_divergence=base.kl_divergence if base else None,
+            greedy=_departure(score),
+            floor_greedy=_departure(base),
+            elements=self._elements(),
+            seeds=seeds_records(*self._repeats()),
             overflow=tuple(overflow_line(event) for event in events),
+            underflow=self.underflows.listed(),
+            underflow_by_layer=self.underflows.by_layer(),
             peaks={name: self.largest[name] for name in names[:PEAKS]},
             notes=(*self._yardstick(), *self.findings),
         )
+
+
+def _departure(score: LanguageScore | None) -> GreedyRecord | None:
+    """Where the greedy tokens first part, as the manifest keeps it."""
+    if score is None or score.first is None:
+        return None
+    case, at = score.first
+    return GreedyRecord(
+        case=case,
+        position=at.position,
+        expected=at.expected,
+        actual=at.actual,
+        margin=at.margin,
+    )
 
 
 def overflow_line(event: Overflow) -> str:

@@ -13,7 +13,7 @@ from ..io import load_model
 from ..type_names import type_name
 from ..values import WIDE_FLOATS, Narrow, Value, data_type_of
 from .machine import Frame, Machine, Watch
-from .overflow import Overflow
+from .overflow import Overflow, Underflow
 from .plan import Step, plan_model
 from .weights import Weights
 
@@ -24,13 +24,14 @@ class Evaluation:
 
     outputs: graph outputs by name, in their declared types (fp64 where exact); kept: the values asked for by
     `keep`; overflow: values that left the finite range, in order; largest: the largest finite magnitude of every
-    floating value before rounding, by name.
+    floating value before rounding, by name; underflow: values with numbers that rounding made zero, in order.
     """
 
     outputs: dict[str, torch.Tensor]
     kept: dict[str, torch.Tensor]
     overflow: tuple[Overflow, ...]
     largest: dict[str, float]
+    underflow: tuple[Underflow, ...] = ()
 
 
 class TypedEvaluator:
@@ -84,6 +85,7 @@ class TypedEvaluator:
             kept={n: _public(v, lent) for n, v in machine.kept.items()},
             overflow=machine.recorder.found,
             largest=machine.recorder.largest,
+            underflow=machine.recorder.vanished,
         )
 
     @property

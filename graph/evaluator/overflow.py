@@ -1,4 +1,4 @@
-"""Where a graph left the finite range: found on each result before and after it is rounded."""
+"""Where a graph left its type's range, at the top or at the bottom: found on each result before and after it is rounded."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,17 +30,33 @@ class Overflow:
     kind: Kind
 
 
+@dataclass(frozen=True, slots=True)
+class Underflow:
+    """One value with numbers that rounding to its declared type made zero: count of elements, over the executions that lost some."""
+
+    value: str
+    node: str
+    count: int
+    elements: int
+
+
 class Recorder:
-    """Collects overflows and the largest magnitude of every floating value during one run."""
+    """Collects overflows, underflows and the largest magnitude of every floating value during one run."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, Kind], Overflow] = {}
+        self._vanished: dict[tuple[str, str], Underflow] = {}
         self.largest: dict[str, float] = {}
 
     @property
     def found(self) -> tuple[Overflow, ...]:
         """In the order in which they happened."""
         return tuple(self._found.values())
+
+    @property
+    def vanished(self) -> tuple[Underflow, ...]:
+        """Underflows, in the order in which they happened."""
+        return tuple(self._vanished.values())
 
     def observe(
         self,
@@ -54,12 +70,26 @@ class Recorder:
         """Look at one floating result: `wide` as computed, `rounded` as stored in `dtype`."""
         if wide.numel() == 0:
             return
+        if rounded.itemsize < wide.itemsize:
+            self._observe_zeros(name, node, wide, rounded)
         low, high = torch.aminmax(wide)  # both are NaN where one element is
         size = max(-float(low), float(high))
         if size <= LARGEST[dtype]:
             self.largest[name] = max(self.largest.get(name, 0.0), size)
             return
         self._observe_closely(name, node, wide, rounded, dtype, inputs)
+
+    def _observe_zeros(
+        self, name: str, node: str, wide: torch.Tensor, rounded: torch.Tensor
+    ) -> None:
+        stored = rounded.float() if rounded.itemsize == 1 else rounded
+        nonzero, size = int(stored.count_nonzero()), wide.numel()
+        if nonzero == size or not (lost := int(wide.count_nonzero()) - nonzero):
+            return
+        before = self._vanished.get((name, node))
+        if before is not None:
+            lost, size = lost + before.count, size + before.elements
+        self._vanished[name, node] = Underflow(name, node, lost, size)
 
     def _observe_closely(
         self,

@@ -1,13 +1,22 @@
-"""A tiny decoder in plain torch with switches for faults: the model under judgement in this room's tests."""
+"""A tiny decoder in plain torch with switches for faults, and a whole bundle of the tiny Llama, built once.
 
+Both are what this room's tests judge.
+"""
+
+import contextlib
 import math
+import os
+import shutil
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
 import torch
+from markupsafe import Markup
 from torch import nn
 from torch.nn.functional import silu
 
+from blockforge.core.bundle import Bundle
 from blockforge.core.dtypes import DType
 from blockforge.core.manifest import TensorRecord
 from blockforge.core.shapes import ShapeRange
@@ -122,6 +131,78 @@ class TorchRunner:
         with torch.inference_mode():
             logits = self.module(*(cast_floats(f, self.dtype) for f in feeds.values()))
         return Ran({"logits": logits.float()}, kept, self.overflows, self.largest)
+
+
+RECIPE = {
+    "name": "tiny",
+    "model": {"preset": "llama-tiny"},
+    "export": {"precisions": ["fp32", "fp16"], "io": "fp32"},
+    "shapes": {"min": "input_ids:1x1", "opt": "input_ids:1x16", "max": "input_ids:4x64"},
+    "engines": {"targets": []},
+    "validate": {"limits": {"max_error_over_floor": 3.0}},
+}
+
+
+@contextlib.contextmanager
+def no_figures():
+    """Reports get two empty drawings for each figure: drawing takes most of a report's time."""
+
+    def stand_in(draw, name, label):
+        svg = Markup('<svg class="plot" role="img" aria-label="{}"></svg>').format(label)
+        return svg + svg
+
+    with contextlib.ExitStack() as stack:
+        for room in ("headroom", "latency", "plots", "ulps"):
+            stack.enter_context(mock.patch(f"blockforge.validate.report.{room}.both", stand_in))
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """(name, make) -> the folder of that name; `make(folder)` fills it once, for all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name, make):
+        path = base / f"shared-{name}"
+        if not path.exists():
+            part = tmp_path_factory.mktemp("part") / name
+            make(part)
+            try:
+                part.rename(path)
+            except OSError:  # another worker was faster
+                shutil.rmtree(part)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(shared_folder):
+    """FP32 and FP16 graphs, verdicts, golden and Polygraphy's files, no engine; its report has no figures."""
+    from blockforge.pipeline import build
+
+    def make(folder):
+        with no_figures():
+            build(RECIPE, folder)
+
+    return Bundle.open(shared_folder("tiny", make))
+
+
+@pytest.fixture(scope="session")
+def fits_schema():
+    """Checks JSON of a command against the schema that `blockforge --schema` prints."""
+    from functools import cache
+
+    import jsonschema
+
+    from blockforge.schemas import schema_of
+
+    @cache
+    def validator(name):
+        return jsonschema.Draft202012Validator(schema_of(name))
+
+    return lambda name, body: validator(name).validate(body)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ map values -> give each operator the other side's inputs -> local error against 
 -> the first beyond it -> cause -> smallest graph that shows it
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,15 +22,16 @@ from .diagnosis import Case, Cause, diagnose
 from .feeds import choose_feeds
 from .mapping import map_values
 from .measure import LocalError
+from .plan_side import PlanSide
 from .record import Diff, Divergence
 from .repro import write_repro
 from .sides import GraphSide, Side, survey
+from .totals import reported, totals_around
 from .units import unit_of
 from .values import compare_values
 from .walk import Evidence, Setting, Walked, walk
 from .weight_check import WeightDifference, differing_weights
 
-LAYER = re.compile(r"layers\.\d+")
 ALSO = 16
 
 
@@ -69,14 +69,22 @@ def diff(
         )
     sides = (reference, candidate)
     feeds, source = choose_feeds(sides, options.inputs, options.shapes or {}, options.seed)
+    computed = [side.computes for side in sides if isinstance(side, PlanSide)]
+    if options.dtype is None and computed:
+        options = replace(options, dtype=computed[-1])
     if not isinstance(candidate, GraphSide) and not isinstance(reference, GraphSide):
         return compare_values(reference, candidate, feeds, source, options.dtype)
     graph_is_candidate = isinstance(candidate, GraphSide)
     graph, other = (candidate, reference) if graph_is_candidate else (reference, candidate)
     assert isinstance(graph, GraphSide)
     setting = _settle(graph, other, feeds, options, graph_is_candidate, progress)
-    walked = walk(setting, progress)
-    return _conclude(setting, walked, source, options, progress)
+    try:
+        walked = walk(setting, progress)
+        if walked.first is None:  # nothing to diagnose: the other side is not run again
+            other.release()
+        return _conclude(setting, walked, source, options, progress)
+    finally:
+        other.release()
 
 
 def _settle(
@@ -90,7 +98,8 @@ def _settle(
     """Both sides run once to be mapped."""
     progress(Step("run", 0, 2, graph.label))
     exact = options.exact or not graph_is_candidate
-    seen = survey(graph, feeds, exact=exact)
+    kept = dict.fromkeys(reported(graph), torch.empty(0))
+    seen = survey(graph, feeds, exact=exact, kept=kept)
     progress(Step("run", 1, 2, other.label))
     theirs = survey(other, feeds, exact=options.exact or graph_is_candidate)
     mapping = map_values(graph, other, seen, theirs)
@@ -115,6 +124,7 @@ def _settle(
         feeds=feeds,
         seen=seen,
         theirs=theirs,
+        kept={name: value for name, value in kept.items() if name in mapping.pairs},
         graph_is_candidate=graph_is_candidate,
         exact=options.exact,
         same_type=mine == its and not options.exact,
@@ -145,7 +155,7 @@ def _conclude(
         found, first = _by_weight(setting, differing[0], walked), None
     elif first is not None:
         found = _by_numbers(setting, first)
-    totals = _totals(setting, found)
+    totals = totals_around(setting, walked.totals, found)
     if found is not None:
         found = replace(
             found,
@@ -167,7 +177,7 @@ def _conclude(
             for n, e in walked.errors.items()
             if e.diverged and (found is None or n != found.value)
         )[:ALSO],
-        totals={n: v for n, v in totals.items() if LAYER.fullmatch(n) or n in _outputs(setting)},
+        totals={n: totals[n] for n in reported(setting.graph) if n in totals},
         errors=walked.errors,
         notes=(*notes, *_silent_differences(setting, found)),
     )
@@ -215,47 +225,6 @@ def _by_weight(setting: Setting, weight: WeightDifference, walked: Walked) -> Di
         error=error,
         cause=Cause(weight.difference.kind, text, facts),
     )
-
-
-def _outputs(setting: Setting) -> list[str]:
-    return [str(v.name) for v in setting.graph.model.graph.outputs]
-
-
-def _totals(setting: Setting, found: Divergence | None) -> dict[str, float]:
-    """Relative rms error of some values when each side runs by itself: outputs, layers, around the divergence."""
-    pairs = setting.mapping.pairs
-    names = {n for n in pairs if LAYER.fullmatch(n)} | set(_outputs(setting))
-    if found is not None:
-        names |= {found.value, *found.reads}
-    names &= pairs.keys()
-    theirs: dict[str, torch.Tensor] = {}
-    exact = setting.exact or setting.graph_is_candidate
-    setting.other.run(
-        setting.feeds, theirs.__setitem__, frozenset(pairs[n] for n in names), exact=exact
-    )
-    totals: dict[str, float] = {}
-
-    def note(name: str, value: torch.Tensor) -> None:
-        their = theirs.get(pairs[name])
-        if their is not None and value.is_floating_point() and their.shape == value.shape:
-            one, two = (their, value) if setting.graph_is_candidate else (value, their)
-            totals[name] = relative_error(one, two)
-
-    exact = setting.exact or not setting.graph_is_candidate
-    setting.graph.run(setting.feeds, note, names, exact=exact)
-    return totals
-
-
-def relative_error(reference: torch.Tensor, actual: torch.Tensor) -> float:
-    """rms(actual - reference) / rms(reference), over elements that are finite in the reference."""
-    r, a = reference.double(), actual.double()
-    keep = r.isfinite() & (r.abs() < 1e30)
-    r, a = r[keep], a[keep]
-    size = float(r.square().mean().sqrt()) if r.numel() else 0.0
-    error = float((a - r).square().mean().sqrt()) if r.numel() else 0.0
-    if error != error:
-        return torch.inf
-    return error / size if size else (0.0 if error == 0 else torch.inf)
 
 
 def _silent_differences(setting: Setting, found: Divergence | None) -> list[str]:

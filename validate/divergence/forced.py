@@ -20,6 +20,7 @@ from .units import QUANTISED, unit_of, unit_of_torch
 
 Tensors = Mapping[str, torch.Tensor]
 
+PATTERN = 65521  # a prime: no axis of a weight is in step with it
 COARSE = 2.0**-6  # unit roundoff of 8-bit types lies above: one of them is already 6 %
 
 
@@ -101,13 +102,21 @@ def weight_tensor(value: ir.Value) -> torch.Tensor:
 
 
 def _moved(tensor: torch.Tensor, unit: float, key: str) -> torch.Tensor:
-    """x (1 + 2 u r), of 8-bit types x (1 + u r), 1/2 <= |r| <= 1 with either sign; the same for the same key and shape."""
+    """x (1 + 2 u r), of 8-bit types x (1 + u r), 1/2 <= |r| <= 1 with either sign; the same for the same key and shape.
+
+    The draw repeats every PATTERN elements: drawn in full it took nine tenths of a comparison's time.
+    """
     if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
         return tensor
     generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
-    draw = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5
+    size = min(tensor.numel(), PATTERN)
+    draw = torch.rand(size, generator=generator, dtype=torch.float64) - 0.5
     draw += draw.sign() / 2
     steps = 1 if unit > COARSE else 2
-    return torch.where(
-        tensor.isfinite(), tensor.double() * (1 + steps * unit * draw), tensor.double()
-    )
+    wide = torch.float32 if tensor.dtype.itemsize == 2 else torch.float64
+    factors = (1 + steps * unit * draw).to(wide)
+    flat = tensor.reshape(-1).to(wide)
+    whole = flat.numel() - flat.numel() % max(size, 1)
+    parts = [(flat[:whole].view(-1, size) * factors).view(-1)] if size else []
+    rest = flat[whole:]
+    return torch.cat([*parts, rest * factors[: rest.numel()]]).reshape(tensor.shape)

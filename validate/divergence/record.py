@@ -1,9 +1,10 @@
 """What a comparison found, as data: the first divergence, its cause, and how much was compared."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from .body import DiffBody, DivergenceBody, LocalErrorBody
 from .diagnosis import Cause
 from .measure import LocalError
 
@@ -58,14 +59,20 @@ class Diff:
         return self.first is None
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
-        body = asdict(self)
-        body["equal"] = self.equal
-        body["repro"] = None if self.repro is None else str(self.repro)
-        if body["first"] is not None and self.first is not None:
-            body["first"]["sentence"] = self.first.sentence()
-        body["errors"] = {
-            name: {"over": e.over, "relative": e.relative, "place": e.place, "index": list(e.index)}
-            for name, e in self.errors.items()
-        }
-        return body
+        """For JSON: what DiffBody describes."""
+        first = None
+        if self.first is not None:
+            known = asdict(self.first) | {"error": LocalErrorBody.of(self.first.error)}
+            first = DivergenceBody(**known, sentence=self.first.sentence())
+        same = {f.name: getattr(self, f.name) for f in fields(self)}
+        body = DiffBody(
+            **same
+            | {
+                "equal": self.equal,
+                "first": first,
+                "totals": dict(self.totals),
+                "errors": {name: LocalErrorBody.of(error) for name, error in self.errors.items()},
+                "repro": None if self.repro is None else str(self.repro),
+            }
+        )
+        return body.model_dump(mode="json")

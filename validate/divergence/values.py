@@ -27,15 +27,24 @@ def compare_values(
     """
     truth: dict[str, torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
-    reference.run(feeds, truth.__setitem__, None, exact=True)
+    names: dict[str, None] = {}
     candidate.run(feeds, found.__setitem__, None, exact=False)
-    shared = [n for n in truth if n in found and truth[n].shape == found[n].shape]
+    candidate.release()
+
+    def note(name: str, value: torch.Tensor) -> None:
+        names[name] = None
+        if name in found:  # others are not held: of a large model they would not fit
+            truth[name] = value
+
+    reference.run(feeds, note, None, exact=True)
+    reference.release()
+    shared = [n for n in truth if truth[n].shape == found[n].shape]
     shared = [n for n in shared if truth[n].is_floating_point() and found[n].is_floating_point()]
     if not shared:
         raise UsageError(
             f"compare {reference.label} with {candidate.label}",
             found="no floating value of the same name and shape on both sides",
-            fix=f"The reference has {', '.join(list(truth)[:5])}; the candidate {', '.join(list(found)[:5])}",
+            fix=f"The reference has {', '.join(list(names)[:5])}; the candidate {', '.join(list(found)[:5])}",
         )
     errors: dict[str, LocalError] = {}
     first: Divergence | None = None
@@ -65,7 +74,7 @@ def compare_values(
         mapping="names",
         compared=len(shared),
         values=len(found),
-        other_values=len(truth),
+        other_values=len(names),
         first=first,
         also=tuple(n for n, e in errors.items() if e.diverged and (not first or n != first.value))[
             :16

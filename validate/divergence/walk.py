@@ -30,7 +30,7 @@ class Setting:
     graph_is_candidate: its operators are under judgement (else the other's values are, and the graph says what
     they should be). exact: the graph computes in float64 without rounding. same_type: both compute mostly in one
     floating type. other_unit: unit roundoff of the other side's type, where the graph's is wider.
-    tolerance: multiplies what is allowed.
+    tolerance: multiplies what is allowed. kept: values of the graph's own run whose total errors are reported.
     """
 
     graph: GraphSide
@@ -39,11 +39,29 @@ class Setting:
     feeds: Feeds
     seen: Mapping[str, Seen]
     theirs: Mapping[str, Seen]
+    kept: Mapping[str, torch.Tensor]
     graph_is_candidate: bool
     exact: bool
     same_type: bool = False
     other_unit: float = 0.0
     tolerance: float = 1.0
+
+    @property
+    def exact_graph(self) -> bool:
+        """Whether the graph computes in float64: it is the reference, or both do."""
+        return self.exact or not self.graph_is_candidate
+
+    @property
+    def exact_other(self) -> bool:
+        """The same of the other side."""
+        return self.exact or self.graph_is_candidate
+
+    def total(self, own: torch.Tensor, other: torch.Tensor) -> float | None:
+        """Relative error of the candidate's value, each side's own; None for values that hold no comparable numbers."""
+        if not own.is_floating_point() or own.shape != other.shape:
+            return None
+        one, two = (other, own) if self.graph_is_candidate else (own, other)
+        return relative_error(one, two)
 
     def region_of(self, name: str) -> Region | None:
         """What the other side, where it is a graph, computes its value `name` with."""
@@ -75,10 +93,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """errors: by value, in the graph's order. first: the first that diverged, with its numbers."""
+    """errors: by value, in the graph's order. first: the first that diverged, with its numbers. totals: of values
+    that the graph's own run kept."""
 
     errors: Mapping[str, LocalError]
     first: Evidence | None
+    totals: Mapping[str, float]
 
 
 def walk(setting: Setting, progress: Progress = silent) -> Walked:
@@ -105,6 +125,8 @@ class _Walk:
                 self.waiting.setdefault(name, []).append(number)
         self.users = {name: len(numbers) for name, numbers in self.waiting.items()}
         self.errors: dict[int, LocalError] = {}
+        self.own = {setting.mapping.pairs[name]: name for name in setting.kept}
+        self.totals: dict[str, float] = {}
         self.first: tuple[int, Evidence] | None = None
 
     def _needs(self, region: Region) -> list[str]:
@@ -119,17 +141,21 @@ class _Walk:
             setting.feeds,
             self.see,
             frozenset(self.waiting),
-            exact=setting.exact or setting.graph_is_candidate,
+            exact=setting.exact_other,
         )
         self.progress(Step("compare", len(self.regions), len(self.regions)))
         ordered = {self.regions[n].name: self.errors[n] for n in sorted(self.errors)}
-        return Walked(ordered, self.first[1] if self.first else None)
+        return Walked(ordered, self.first[1] if self.first else None, self.totals)
 
     def see(self, name: str, value: torch.Tensor) -> None:
         """Take one value of the other side, and judge what it completes."""
         if name in self.held:  # a module that runs twice shows its value twice: the first counts
             return
         self.held[name] = value
+        own = self.own.get(name)
+        if own is not None:
+            total = self.setting.total(self.setting.kept[own], value)
+            self.totals |= {} if total is None else {own: total}
         for number in self.waiting.get(name, ()):
             self.missing[number] -= 1
             if self.missing[number] == 0:
@@ -145,8 +171,7 @@ class _Walk:
             else self.setting.feeds[str(v.name)]
             for v in region.inputs
         }
-        exact = self.setting.exact or not self.setting.graph_is_candidate
-        forced = Forced(region, self.setting.graph.model, exact, self.types)
+        forced = Forced(region, self.setting.graph.model, self.setting.exact_graph, self.types)
         evidence = judge(forced, given, self.held[pairs[region.name]], self.setting)
         self.errors[number] = evidence.error
         if evidence.error.diverged and (self.first is None or number < self.first[0]):
@@ -198,3 +223,15 @@ def judge_error(
         info = torch.finfo(actual.dtype)
         smallest = info.smallest_normal * info.eps / 2
     return local_error(expected, actual, redrawn, unit=unit, smallest=smallest, cap=cap)
+
+
+def relative_error(reference: torch.Tensor, actual: torch.Tensor) -> float:
+    """rms(actual - reference) / rms(reference), over elements that are finite in the reference."""
+    r, a = reference.double(), actual.double()
+    keep = r.isfinite() & (r.abs() < 1e30)
+    r, a = r[keep], a[keep]
+    size = float(r.square().mean().sqrt()) if r.numel() else 0.0
+    error = float((a - r).square().mean().sqrt()) if r.numel() else 0.0
+    if error != error:
+        return torch.inf
+    return error / size if size else (0.0 if error == 0 else torch.inf)

@@ -20,7 +20,7 @@ from .request import BenchRequest
 from .results import gates_of, latency_record, notes_on, ratio_record
 from .roofline import Rooflines
 from .rounds import Series, measure
-from .sides import GraphSide, Side, baselines_of, subjects_of
+from .sides import GraphSide, Side, baselines_of, left_out, subjects_of
 from .workload import Feeds, Workload
 
 SEQUENCES = ("sequence", "source")  # the axes that --sequence sizes
@@ -73,6 +73,7 @@ def bench(
         gates=gates_of(latencies, ratios, request),
         notes=(*rooflines.notes, *notes_on(latencies, ratios, request)),
         files={s.label: s.sha256 for s in sides if isinstance(s, GraphSide) and s.sha256},
+        not_run=left_out(bundle, request.precisions, request.targets),
     )
 
 

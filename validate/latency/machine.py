@@ -15,7 +15,7 @@ from .record import GpuRecord, GpuState, MachineRecord
 PACKAGES = ("blockforge", "torch", "onnxruntime", "tensorrt-rtx", "tensorrt", "numpy")
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 CPUINFO = Path("/proc/cpuinfo")
-# nvml.h, nvmlClocksEventReasons*: what holds the clocks down besides an idle GPU
+# nvml.h, nvmlClocksEventReason* and nvmlClocksThrottleReason*: what holds the clocks down besides an idle GPU
 REASONS = {
     0x2: "application clocks",
     0x4: "power cap",
@@ -25,6 +25,8 @@ REASONS = {
     0x40: "hardware thermal",
     0x80: "power brake",
     0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
 }
 
 

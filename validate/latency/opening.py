@@ -54,15 +54,16 @@ def open_sides(
     opened: list[Workload],
 ) -> None:
     """Open every side and append its workload to `opened` at once, so that a caller can close what was opened."""
-    modules: dict[DType, nn.Module] = {}
+    modules: dict[tuple[DType, str], nn.Module] = {}  # a GPU's workload moves its module there
     for side in sides:
         if isinstance(side, GraphSide):
             opened.append(_open_graph(side, clock, threads))
             continue
         source = reference()
-        if side.computes not in modules:
-            modules[side.computes] = source.load(side.computes.torch)
-        module, names = modules[side.computes], [record.name for record in source.inputs]
+        key = (side.computes, side.device)
+        if key not in modules:
+            modules[key] = source.load(side.computes.torch)
+        module, names = modules[key], [record.name for record in source.inputs]
         if side.device == "cuda":
             opened.append(CudaModuleWorkload(side.label, module, side.mode, names))
         else:

@@ -85,7 +85,7 @@ class RatioRecord(Record):
 
 
 class BenchRecord(Record):
-    """A whole run of `blockforge bench`."""
+    """A whole run of `blockforge bench`. not_run: engines of the bundle that this machine cannot run, and why."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     created: str  # ISO 8601, UTC
@@ -99,6 +99,7 @@ class BenchRecord(Record):
     gates: tuple[GateRecord, ...] = ()
     notes: tuple[str, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)  # graph or engine -> its SHA-256
+    not_run: dict[str, str] = Field(default_factory=dict)
 
     @property
     def failures(self) -> tuple[str, ...]:

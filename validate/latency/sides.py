@@ -79,6 +79,20 @@ def subjects_of(
     return tuple(sides)
 
 
+def left_out(bundle: Bundle, precisions: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
+    """The engines that `subjects_of` leaves out because they cannot run here, and why; none where targets were named."""
+    found: dict[str, str] = {}
+    for variant in bundle.manifest.variants:
+        if targets or (precisions and variant.precision not in precisions):
+            continue
+        for engine in variant.engines:
+            try:
+                check_runnable(Target.parse(engine.target))
+            except UnavailableError as error:
+                found[f"{variant.precision} {engine.target}"] = error.found
+    return found
+
+
 def graph_sides(
     bundle: Bundle, variant: VariantRecord, target: Target, prefix: str = ""
 ) -> tuple[GraphSide, ...]:

@@ -45,7 +45,9 @@ def _tick(value: float) -> str:
 
 
 def _general(value: float) -> str:
-    return f"{value:,.4g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else _scientific(value)
+    if 1e4 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:,.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else _scientific(value)
 
 
 def _bytes(value: float) -> str:

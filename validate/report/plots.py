@@ -4,6 +4,7 @@ Each is drawn twice, for wide and for narrow pages.
 """
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 OVER_FLOOR = ": error over floor"  # how the gate of an output is called
 ALL = "all cases"
+SEED = re.compile(r", seed \d+$")
 SERIES = ("first", "second")  # colours of the runners, in the order of the verdicts
 MARKS = ("o", "D")
 
@@ -64,7 +66,7 @@ def ratio_plots(variant: VariantRecord) -> Markup | None:
     rows = sorted(
         dict.fromkeys(row for ratios in found for row in ratios), key=lambda r: r[1] != ALL
     )
-    ratios = [ratio for by_row in found for ratio in by_row.values()]
+    ratios = [ratio for by_row in found for some in by_row.values() for ratio in some]
     if not ratios:
         return None
     limits = [g.limit for v in verdicts for g in v.gates if g.name.endswith(OVER_FLOOR)]
@@ -81,8 +83,9 @@ def ratio_plots(variant: VariantRecord) -> Markup | None:
                 min(limits), color=INK["limit"], linewidth=1.6, linestyle="--", label="limit"
             )
         for by_row, verdict, colour, mark in zip(found, verdicts, SERIES, MARKS, strict=False):
+            dots = [(ratio, rows.index(row)) for row, some in by_row.items() for ratio in some]
             axes.plot(
-                list(by_row.values()), [rows.index(row) for row in by_row], mark, color=INK[colour],
+                [ratio for ratio, _ in dots], [place for _, place in dots], mark, color=INK[colour],
                 markersize=8, markerfacecolor="none" if colour == "second" else INK[colour],
                 markeredgewidth=1.8, label=verdict.runner, zorder=3,
             )  # fmt: skip
@@ -102,15 +105,22 @@ def ratio_plots(variant: VariantRecord) -> Markup | None:
     return both(draw, f"ratios-{variant.precision}", label)
 
 
-def _ratios(verdict: VerdictRecord) -> dict[tuple[str, str], float]:
-    """(output, case) -> error over floor, where it is a number; all cases together where a gate says it."""
-    pooled = {
-        (g.name.removesuffix(OVER_FLOOR), ALL): g.value
+def _ratios(verdict: VerdictRecord) -> dict[tuple[str, str], list[float]]:
+    """(output, case) -> error over floor, where it is a number; all cases together where a gate says it.
+
+    Cases that differ in their seed alone share a row.
+    """
+    pooled = [
+        (g.name.removesuffix(OVER_FLOOR), ALL, g.value)
         for g in verdict.gates
         if g.name.endswith(OVER_FLOOR)
-    }
-    each = {(e.output, e.case): e.ratio for e in verdict.outputs}
-    return {row: ratio for row, ratio in (pooled | each).items() if math.isfinite(ratio)}
+    ]
+    each = [(e.output, SEED.sub("", e.case), e.ratio) for e in verdict.outputs]
+    found: dict[tuple[str, str], list[float]] = {}
+    for output, case, ratio in (*pooled, *each):
+        if math.isfinite(ratio):
+            found.setdefault((output, case), []).append(ratio)
+    return found
 
 
 def _drawable(verdict: VerdictRecord) -> bool:

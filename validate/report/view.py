@@ -11,6 +11,7 @@ from ...engines.layers_file import LayersFile, load_layers
 from ...engines.plan import kernel_blocks
 
 State = Literal["pass", "fail", "none"]
+LONGEST = 150  # characters of one failure at the head of the page
 NOT_RUN = "plan compiled, not run here"
 
 
@@ -54,7 +55,7 @@ def headline(manifest: Manifest) -> Headline:
         for row in engine_rows(manifest)
         if row.engine.path is not None
     )
-    lines = list(manifest.failures)
+    lines = [shortened(line) for line in manifest.failures]
     if waiting:
         lines.append(
             f"{waiting} TensorRT plan{'s' * (waiting > 1)} compiled, not run here: a plan needs its GPU. "
@@ -75,6 +76,13 @@ def headline(manifest: Manifest) -> Headline:
         f"{', '.join(v.precision for v in manifest.variants)}.",
     )
     return Headline("pass", "The numbers hold", tuple(lines))
+
+
+def shortened(line: str) -> str:
+    """A failure for the head of the page: the kernels that a violation lists stand in full further down."""
+    return (
+        line if len(line) <= LONGEST else line[: LONGEST - 1].rsplit(" ", 1)[0].rstrip(",:") + " …"
+    )
 
 
 def engine_rows(manifest: Manifest) -> list[EngineRow]:

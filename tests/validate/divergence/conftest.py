@@ -36,20 +36,20 @@ SHAPES = {"long": {"input_ids": (1, 400)}}
 
 
 @pytest.fixture(scope="session")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder, made = tmp_path_factory.mktemp("divergence"), {}
+def exports(shared_folder: Callable) -> Callable[[str], Path]:
+    """The ONNX file of a source by its name, exported at the first call."""
 
     def export(name: str) -> Path:
-        if name not in made:
-            preset, layer, precision = SOURCES[name]
-            made[name] = export_variant(
-                preset_checkpoint(preset),
-                layer=layer,
-                precision=precision,
-                io=DType.FP32,
-                folder=folder / name,
-            ).path
-        return made[name]
+        preset, layer, precision = SOURCES[name]
+
+        def make(folder: Path) -> None:
+            checkpoint = preset_checkpoint(preset)
+            export_variant(
+                checkpoint, layer=layer, precision=precision, io=DType.FP32, folder=folder
+            )
+
+        (path,) = shared_folder(f"export-{name}", make).glob("*.onnx")
+        return path
 
     return export
 

@@ -1,23 +1,33 @@
 """The whole command on a tiny bundle: rows, comparisons, limits, refusals before anything is opened."""
 
 import json
+import shutil
+import statistics
 
+import junitparser
 import onnxruntime
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from blockforge.cli import app
 from blockforge.cli_bench import _reference_of
+from blockforge.core.bundle import Bundle
+from blockforge.core.dtypes import DType
 from blockforge.core.errors import ArtefactError, BuildError, UnavailableError, UsageError
 from blockforge.validate.latency import BenchRecord, BenchRequest, Effort, bench, opening
 from blockforge.validate.latency.bench import grid_of
-from blockforge.validate.latency.sides import subjects_of
+from blockforge.validate.latency.module import module_workload
+from blockforge.validate.latency.sides import ModuleSide, subjects_of
+
+from ..conftest import RECIPE, no_figures
 
 QUICK = Effort(seconds=0.01, warmup_seconds=(0.0, 0.2), slot_seconds=1e-6)
 CPU = "onnxruntime:cpu"
 
 
 def run(bundle, **request):
-    request = {"targets": [CPU], "effort": QUICK, "threads": 1} | request
+    request = {"precisions": ["fp32"], "targets": [CPU], "effort": QUICK, "threads": 1} | request
     return bench(bundle, BenchRequest(**request), _reference_of(bundle))
 
 
@@ -50,7 +60,7 @@ def test_a_grid_against_eager_and_a_second_copy(tiny_bundle):
 
 
 def test_the_profile_gives_the_sizes_that_nobody_named(tiny_bundle):
-    (subject,) = subjects_of(tiny_bundle, (), [CPU])
+    subject, _ = subjects_of(tiny_bundle, (), [CPU])
     assert grid_of(subject, BenchRequest()) == [{"batch": 1, "sequence": 16}]
     assert grid_of(subject, BenchRequest(batches=[4])) == [{"batch": 4, "sequence": 16}]
 
@@ -138,10 +148,6 @@ def test_a_graph_that_fails_closes_what_was_opened(tiny_bundle, monkeypatch):
 
 
 def test_a_damaged_bundle_is_not_measured(tiny_bundle, tmp_path):
-    import shutil
-
-    from blockforge.core.bundle import Bundle
-
     copy = tmp_path / "copy"
     shutil.copytree(tiny_bundle.path, copy)
     with (copy / "fp32" / "model.onnx").open("r+b") as file:
@@ -162,8 +168,6 @@ def test_limits_pass_and_fail(tiny_bundle):
 def test_a_recipe_of_one_block_has_an_eager_baseline_too(tmp_path):
     from blockforge.pipeline import export
 
-    from .conftest import RECIPE
-
     shapes = {"min": "hidden_states:1x1x64", "opt": "hidden_states:1x8x64"}
     shapes["max"] = "hidden_states:2x16x64"
     model = {"preset": "llama-tiny", "part": "block"}
@@ -172,24 +176,87 @@ def test_a_recipe_of_one_block_has_an_eager_baseline_too(tmp_path):
     assert [r.sizes for r in record.ratios] == [{"batch": 1, "sequence": 16}]
 
 
+def test_compile_is_a_baseline_of_its_own(tiny_bundle, monkeypatch):
+    """Rows and comparison, with a compiler that gives the module back; the real one is below."""
+    seen = []
+    compiled = lambda label, module, given: seen.append((label, module, given[0].shape)) or module  # noqa: E731
+    monkeypatch.setattr("blockforge.validate.latency.module.compiled", compiled)
+    record = run(tiny_bundle, against=["compile", "eager"], sequences=[8])
+    assert [r.side for r in record.latencies] == [f"fp32 {CPU}", "compile fp32", "eager fp32"]
+    assert [r.baseline for r in record.ratios] == ["compile fp32", "eager fp32"]
+    (((label, module, shape)),) = seen
+    assert label == "compile fp32" and tuple(shape) == (1, 8)
+    assert module.__class__.__name__ == "Decoder"
+
+
 @pytest.mark.slow
-def test_torch_compile_pays_in_its_first_call(tiny_bundle):
-    record = run(tiny_bundle, against=["compile"])
-    compiled = record.latencies[1]
-    assert compiled.side == "compile fp32" and compiled.first > 20 * compiled.median
+def test_torch_compile_pays_in_its_first_call():
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.SiLU()).eval()
+    workload = module_workload("compile fp32", module, "compile", ["x"])
+    x = torch.ones(2, 8)
+    workload.prepare({"x": x})
+    first, *later = (workload.time() for _ in range(24))
+    assert first > 20 * statistics.median(later)
+    torch.testing.assert_close(workload._call(), module(x))
 
 
-def test_the_command_prints_one_table_saves_and_fails_a_limit(blockforge, tiny_bundle, tmp_path):
-    saved = tmp_path / "bench.json"
-    arguments = ["bench", tiny_bundle.path, "-t", CPU, "--seconds", "0.05", "-o", saved]
-    done = blockforge(*arguments, "--max-ms", "0.000001")
-    assert done.returncode == 1 and "the limit is <= 1e-06" in done.stderr
+def test_a_module_on_a_gpu_is_not_the_one_on_the_cpu(tiny_bundle, monkeypatch):
+    """A GPU's workload moves its module there: the CPU's baseline needs its own."""
+    modules = []
+
+    class Fake:
+        label, clock = "fake", "none"
+
+        def __init__(self, label, module, *_):
+            modules.append(module)
+
+    monkeypatch.setattr(opening, "CudaModuleWorkload", Fake)
+    monkeypatch.setattr(opening, "module_workload", Fake)
+    sides = [ModuleSide(d, "eager", DType.FP32, d) for d in ("cpu", "cuda", "cpu")]
+    opened = []
+    opening.open_sides(sides, _reference_of(tiny_bundle), clock="wall", threads=1, opened=opened)
+    assert modules[0] is modules[2] and modules[0] is not modules[1]
+
+
+def command(*words):
+    """The command line in this process: exit code and both streams, an error as the entry point prints it."""
+    return CliRunner().invoke(app, ["bench", *map(str, words)])
+
+
+def test_the_command_prints_saves_and_fails_a_limit(tiny_bundle, tmp_path, fits_schema):
+    saved, junit = tmp_path / "bench.json", tmp_path / "bench.xml"
+    words = [tiny_bundle.path, "-p", "fp32", "-t", CPU, "--seconds", "0.05", "-o", saved]
+    done = command(*words, "--max-ms", "0.000001", "--junit", junit)
+    assert done.exit_code == 1 and "the limit is <= 1e-06" in done.stderr
     assert f"fp32 {CPU}" in done.stdout and "tokens/s" in done.stdout
-    record = BenchRecord.model_validate_json(saved.read_text())
+    text = saved.read_text()
+    record = BenchRecord.model_validate_json(text)
     assert record.latencies[0].batch == 1 and not record.gates[0].passed
-    assert list(tmp_path.iterdir()) == [saved]
+    fits_schema("bench", json.loads(text))
+    assert [c.is_failure for s in junitparser.JUnitXml.fromfile(str(junit)) for c in s] == [True]
+    assert sorted(tmp_path.iterdir()) == [saved, junit]
 
 
-def test_the_command_speaks_json_about_errors(blockforge, tiny_bundle):
-    done = blockforge("bench", tiny_bundle.path, "--batch", "1,x", "--json")
-    assert done.returncode == 2 and "1,x" in json.loads(done.stdout)["error"]["asked"]
+def test_a_bundle_keeps_its_latencies_and_shows_them(tiny_bundle, tmp_path):
+    copy = tmp_path / "kept"
+    shutil.copytree(tiny_bundle.path, copy)
+    words = [copy, "-p", "fp16", "-t", CPU, "--seconds", "0.05", "--save"]
+    for _ in range(2):  # a later record takes the place of the earlier
+        with no_figures():
+            done = command(*words, "--json")
+        assert done.exit_code == 0, done.output
+    kept = Bundle.open(copy)
+    kept.verify()
+    assert kept.manifest.bench == "bench.json" and kept.strangers() == []
+    assert (
+        json.loads((copy / "bench.json").read_text())["created"]
+        == json.loads(done.stdout)["created"]
+    )
+    assert f"fp16 {CPU}" in (copy / "report.html").read_text().split('id="latency"')[1]
+    verdicts = [v.verdicts for v in kept.manifest.variants]
+    assert verdicts == [v.verdicts for v in tiny_bundle.manifest.variants]
+
+
+def test_the_command_refuses_wrong_sizes(tiny_bundle):
+    wrong = command(tiny_bundle.path, "--batch", "1,x", "--json").exception
+    assert isinstance(wrong, UsageError) and "1,x" in wrong.asked

@@ -1,9 +1,9 @@
-"""Two tiny bundles with their polygraphy folders: a decoder in fp32 and fp16, a block in bf16."""
+"""Two tiny bundles with their polygraphy folders: the room's decoder in fp32 and fp16, a block in bf16."""
 
 import pytest
 
 from blockforge.core.bundle import Bundle, seal
-from blockforge.core.dtypes import DType, dtype_from_name
+from blockforge.core.dtypes import dtype_from_name
 from blockforge.core.manifest import Manifest, RangeRecord, VariantRecord
 from blockforge.core.shapes import ShapeRange
 from blockforge.export.export import export_variant
@@ -14,13 +14,13 @@ from blockforge.validate.limits import Limits
 from blockforge.validate.polygraphy.write import write_polygraphy
 
 LIMITS = Limits(max_error_over_floor=3.0)
-IDS = {"input_ids": ShapeRange((1, 1), (1, 8), (2, 32))}
+IDS = {"input_ids": ShapeRange((1, 1), (1, 16), (4, 64))}
 STATES = {"hidden_states": ShapeRange((1, 1, 64), (1, 8, 64), (2, 32, 64))}
 
 
-def finished(folder, *, layer, precisions, io, profile):
+def finished(folder, truth, *, layer, precisions, profile):
     """A bundle of the tiny preset's graphs, with the folder that the tests are about."""
-    checkpoint = preset_checkpoint("llama-tiny", seed=0)
+    checkpoint = preset_checkpoint("llama-tiny")
     variants = []
     for name in precisions:
         precision = dtype_from_name(name)
@@ -28,7 +28,7 @@ def finished(folder, *, layer, precisions, io, profile):
             checkpoint,
             layer=layer,
             precision=precision,
-            io=io or precision,
+            io=precision,
             folder=folder / name,
         )
         variants.append(
@@ -49,19 +49,30 @@ def finished(folder, *, layer, precisions, io, profile):
     manifest = Manifest(
         name="tiny", created="2026-01-01T00:00:00", recipe={}, tools={}, variants=tuple(variants)
     )
-    truth = truth_for(checkpoint, layer=layer, profile=profile, plan=InputPlan())
-    files = write_polygraphy(folder, manifest, truth, dict.fromkeys(precisions, LIMITS))
+    write_polygraphy(folder, manifest, truth, dict.fromkeys(precisions, LIMITS))
     seal(folder, manifest)
-    return Bundle.open(folder), truth, files
+
+
+def with_files(folder, truth):
+    """(bundle, truth, the files of its polygraphy folder)."""
+    bundle = Bundle.open(folder)
+    return bundle, truth, [f for f in bundle.manifest.files if f.startswith("polygraphy/")]
 
 
 @pytest.fixture(scope="session")
-def decoder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("decoder")
-    return finished(folder, layer=None, precisions=["fp32", "fp16"], io=DType.FP32, profile=IDS)
+def decoder(tiny_bundle):
+    checkpoint = preset_checkpoint("llama-tiny")
+    truth = truth_for(checkpoint, layer=None, profile=IDS, plan=InputPlan())
+    return with_files(tiny_bundle.path, truth)
 
 
 @pytest.fixture(scope="session")
-def block(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("block")
-    return finished(folder, layer=1, precisions=["bf16", "fp32"], io=None, profile=STATES)
+def block(shared_folder):
+    options = {"layer": 1, "profile": STATES}
+    truth = truth_for(preset_checkpoint("llama-tiny"), **options, plan=InputPlan())
+
+    def make(folder):
+        folder.mkdir()
+        finished(folder, truth, precisions=["bf16"], **options)
+
+    return with_files(shared_folder("block", make), truth)

@@ -136,7 +136,7 @@ def test_what_is_missing_here_is_one_error(tmp_path, decoder, model):
         (plan_runner(plan, "tensorrt-rtx", inputs), UnavailableError, "GPU"),
         (plan_runner(tmp_path / "no.plan", "tensorrt-rtx", inputs), UsageError, "no such file"),
         (onnxruntime_runner(model, "NoProvider"), UnavailableError, "CPUExecutionProvider"),
-        (bundle_runner(bundle, "tensorrt-rtx:sm89"), UnavailableError, "GPU"),
+        (bundle_runner(bundle, "tensorrt-rtx:sm89"), ArtefactError, "the bundle has none"),
         (bundle_runner(bundle, "tensorrt-rtx:sm9"), UsageError, "sm9"),
     )
     for runner, kind, words in cases:

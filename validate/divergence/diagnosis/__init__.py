@@ -41,11 +41,24 @@ SEARCHES: tuple[Search, ...] = (
 )
 
 
+# A region that reads more matrices spans layers: a side showed nothing inside. Repairs, of which each runs the region
+# anew, would take longer than the comparison; what the numbers alone say is said.
+MATRICES = 8
+BY_NUMBERS: tuple[Search, ...] = (positions, factor, not_finite, places)
+
+
+def spans_layers(case: Case) -> bool:
+    """Whether the region is too wide to try repairs in."""
+    matrices = [w for w in case.region.weights if w.shape is not None and len(w.shape) >= 2]
+    return len(matrices) > MATRICES
+
+
 def diagnose(case: Case) -> Cause:
     """The first confirmed cause; else the first pattern; else an honest "unexplained" with the numbers."""
     floating = case.evidence.expected.is_floating_point()
+    wide = spans_layers(case)
     guess: Cause | None = None
-    for search in SEARCHES:
+    for search in BY_NUMBERS if wide else SEARCHES:
         if not floating and search not in (mask_values, positions, swapped, elsewhere, attributes):
             continue
         for cause in search(case):
@@ -59,4 +72,6 @@ def diagnose(case: Case) -> Cause:
         f"no known cause fits: relative error {error.relative:.3g} against a noise of {error.noise:.2g}, "
         f"{error.over:.3g} times what is allowed"
     )
+    if wide:
+        text += f"; no value is shown between it and the {len(case.region.nodes)} operators that it comes from"
     return Cause("unexplained", text, {"relative": error.relative, "noise": error.noise}, False)

@@ -123,8 +123,9 @@ class Case:
         """Values of the other side by their names there, from one more run of it."""
         found: dict[str, torch.Tensor] = {}
         setting = self.setting
-        exact = setting.exact or setting.graph_is_candidate
-        setting.other.run(setting.feeds, found.__setitem__, frozenset(names), exact=exact)
+        setting.other.run(
+            setting.feeds, found.__setitem__, frozenset(names), exact=setting.exact_other
+        )
         return found
 
     def sides(self, own: object, other: object) -> tuple[object, object]:

@@ -1,1 +1,0 @@
-"""Planted faults and near misses of the first divergence."""

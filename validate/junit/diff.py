@@ -1,0 +1,30 @@
+"""A comparison of two sides -> test cases: each compared value within its rounding, and whether anything diverges."""
+
+from ...core.manifest import GateRecord
+from ..divergence import Diff
+from .check import Check, limit_check
+
+OVER = "error over what rounding explains"
+
+
+def diff_checks(diff: Diff) -> tuple[Check, ...]:
+    """The first divergence, which a weight may cause that no value shows, then every value in the graph's order."""
+    group = f"{diff.reference} - {diff.candidate}"
+    if diff.first is None:
+        first = Check(group, "first divergence", "passed", f"none in {diff.compared} values")
+    else:
+        first = Check(group, "first divergence", "failed", diff.first.sentence())
+    values = [
+        limit_check(
+            group,
+            GateRecord(
+                name=f"{name}: {OVER}",
+                value=error.over,
+                relation="<=",
+                limit=1.0,
+                passed=not error.diverged,
+            ),
+        )
+        for name, error in diff.errors.items()
+    ]
+    return (first, *values)
