@@ -122,6 +122,10 @@ def export(
 def compile_(
     bundle: BundleArgument,
     target: Annotated[list[str], typer.Option("-t", "--target", metavar="T", help="Repeatable.")],
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would be built, and what stands in the way."),
+    ] = False,
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -129,6 +133,13 @@ def compile_(
     from .core.bundle import Bundle
     from .pipeline import compile_bundle
 
+    if dry_run and junit is not None:
+        raise UsageError(
+            "compile --dry-run", found="--junit, and nothing is judged", fix="Leave one out"
+        )
+    if dry_run:
+        cli_engines.show_dry_runs(Bundle.open(bundle), target, as_json)
+        return
     with junit_file(junit, "compile", str(bundle)) as checks:
         opened = Bundle.open(bundle)
         with console.drawn_progress() as progress:

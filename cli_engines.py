@@ -1,5 +1,6 @@
 """The commands about engines: what a target will make of a graph."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,9 @@ from .core.errors import ExitCode
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from .core.bundle import Bundle
     from .engines.cache import Entry
+    from .engines.compile import DryRun
     from .engines.preflight import Finding, Report
 
 
@@ -25,14 +28,18 @@ def preflight(
         ),
     ],
     minimum: Annotated[
-        str | None,
-        typer.Option("--min", metavar="SHAPES", help="Smallest sizes, e.g. input_ids:1x1."),
+        list[str] | None,
+        typer.Option(
+            "--min",
+            metavar="SHAPES",
+            help="Smallest sizes, e.g. input_ids:1x1; once for each profile.",
+        ),
     ] = None,
     optimum: Annotated[
-        str | None, typer.Option("--opt", metavar="SHAPES", help="Usual sizes.")
+        list[str] | None, typer.Option("--opt", metavar="SHAPES", help="Usual sizes.")
     ] = None,
     maximum: Annotated[
-        str | None, typer.Option("--max", metavar="SHAPES", help="Largest sizes.")
+        list[str] | None, typer.Option("--max", metavar="SHAPES", help="Largest sizes.")
     ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="Read every weight: infinite, NaN, stored twice.")
@@ -44,8 +51,11 @@ def preflight(
     from .engines.target import Target
 
     targets = [Target.parse(text) for text in target]
-    shapes = (minimum, optimum, maximum)
-    reports = [look(model, each, shapes=shapes, thorough=weights) for each in targets]
+    none: list[str | None] = [None]
+    first, *more = zip_longest(minimum or none, optimum or none, maximum or none)
+    reports = [
+        look(model, each, shapes=first, more_shapes=more, thorough=weights) for each in targets
+    ]
 
     def render() -> Any:
         from rich.console import Group
@@ -86,6 +96,52 @@ def _rendered(report: "Report") -> "list[Table | str]":
     )
     line = f"{report.target}: {verdict} (rules of {report.table}; {report.seconds:.2f} s)\n"
     return [made, line] if report.findings else [line]
+
+
+def show_dry_runs(bundle: "Bundle", targets: list[str], as_json: bool) -> None:
+    """Print what `compile` would build of a bundle; exit 1 where preflight finds what stands in the way."""
+    from .pipeline import dry_run_bundle
+
+    runs = dry_run_bundle(bundle, targets)
+
+    def render() -> Any:
+        from rich.console import Group
+
+        return Group(*(part for name, run in runs for part in _dry_run(name, run)))
+
+    console.emit([{"precision": name} | run.as_dict() for name, run in runs], render, as_json)
+    if not all(run.preflight.passed for _, run in runs):
+        raise typer.Exit(int(ExitCode.GATE))
+
+
+def _dry_run(precision: str, run: "DryRun") -> "list[Table | str]":
+    """A table of what goes into one engine, then what preflight finds."""
+    from rich.markup import escape
+
+    made = console.table(f"{precision} {run.target}: nothing is built", "", "")
+    rows = [("graph", f"{run.model}, {run.nodes} nodes"), ("writes", ", ".join(run.files))]
+    for number, profile in enumerate(run.profiles):
+        sizes = [
+            f"{name} {' to '.join('x'.join(map(str, shape)) for shape in shapes)}"
+            for name, shapes in profile.items()
+        ]
+        rows.append((f"profile {number}", ", ".join(sizes)))
+    rows += [("rewritten", line) for line in run.legalized]
+    rows += [("operator", line) for line in run.plugins]
+    if run.parts:
+        rows += [("options", ", ".join(f"{k} {_option(v)}" for k, v in run.options.items()))]
+    mark = "hit" if run.hit else "miss" if run.parts else ""
+    rows.append((f"cache {mark}", run.cached))
+    for row in rows:
+        made.add_row(*map(escape, row))
+    return [made, *_rendered(run.preflight)]
+
+
+def _option(value: Any) -> str:
+    """An option's value as a reader takes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "by default", True: "on", False: "off"}[value]
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def cache(

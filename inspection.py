@@ -13,8 +13,21 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from .core.manifest import VariantRecord
     from .engines.kernel import Kernel, TensorInfo
     from .engines.layers_file import LayersFile
+
+
+LAYERS = ".layers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One engine's kernels. variant: the graph it was built from, None for a lone file."""
+
+    title: str
+    layers: "LayersFile"
+    variant: "VariantRecord | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,54 @@ class PlanView:
         }
 
 
+def open_plans(
+    path: Path, *, targets: Sequence[str] | None = None, precision: str | None = None
+) -> list[Plan]:
+    """The engines that `path` names: a bundle's, one layers.json, or that beside a lone plan.
+
+    targets, precision: only these of a bundle. Raises ArtefactError for a file that does not fit, UsageError when nothing
+    is left.
+    """
+    from .engines.layers_file import load_layers
+
+    if path.is_file():
+        beside = path.with_name(path.name.removesuffix(".plan") + LAYERS)
+        return [Plan(path.name, load_layers(beside if path.suffix == ".plan" else path))]
+    bundle = Bundle.open(path)
+    engines = [
+        (variant, engine)
+        for variant in bundle.manifest.variants
+        for engine in variant.engines
+        if engine.layers is not None
+    ]
+    chosen = [
+        (variant, engine)
+        for variant, engine in engines
+        if (not targets or engine.target in targets) and precision in (None, variant.precision)
+    ]
+    if not chosen:
+        has = ", ".join(f"{v.precision} {e.target}" for v, e in engines) or "no engine"
+        raise UsageError(
+            f"engines of {path}", found="none fits the choice", fix=f"The bundle has {has}"
+        )
+    return [
+        Plan(f"{v.precision} {e.target}", load_layers(bundle.file(str(e.layers))), v)
+        for v, e in chosen
+    ]
+
+
+def one_plan(path: Path, *, target: str | None = None, precision: str | None = None) -> Plan:
+    """The one engine that `path` names; UsageError lists them where it is not one. Other errors as open_plans."""
+    plans = open_plans(path, targets=target and [target], precision=precision)
+    if len(plans) > 1:
+        raise UsageError(
+            f"one engine of {path}",
+            found=f"it has {len(plans)}: {', '.join(plan.title for plan in plans)}",
+            fix="Choose with --precision and --target",
+        )
+    return plans[0]
+
+
 def inspect(
     path: Path,
     *,
@@ -54,36 +115,51 @@ def inspect(
     block: int | None = None,
     every: bool = False,
 ) -> list[PlanView]:
-    """The engines of the bundle (or the one layers.json) at `path`, one view each.
+    """What open_plans finds, as view_plans shows it; raises what they raise."""
+    plans = open_plans(path, targets=targets, precision=precision)
+    return view_plans(plans, block=block, every=every)
 
-    targets, precision: only these. block: the kernels of this block, None for the middle one; every: all
-    kernels. Raises ArtefactError for a file that does not fit, UsageError when nothing is left to show.
+
+def view_plans(
+    plans: Sequence[Plan], *, block: int | None = None, every: bool = False
+) -> list[PlanView]:
+    """Kernels of the plans, one view each.
+
+    block: the kernels of this block, None for the middle one; every: all kernels. Raises UsageError for a block that
+    none belongs to.
     """
-    from .engines.layers_file import load_layers
+    return [_view(plan.title, plan.layers, block, every) for plan in plans]
 
-    if path.is_file():
-        return [_view(path.name, load_layers(path), block, every)]
-    bundle = Bundle.open(path)
-    engines = [
-        (variant.precision, engine)
-        for variant in bundle.manifest.variants
-        for engine in variant.engines
-        if engine.layers is not None
-    ]
-    chosen = [
-        (name, engine)
-        for name, engine in engines
-        if (not targets or engine.target in targets) and precision in (None, name)
-    ]
-    if not chosen:
-        has = ", ".join(f"{name} {engine.target}" for name, engine in engines) or "no engine"
+
+def write_trtexec(plans: Sequence[Plan], file: Path) -> None:
+    """Write the layers of the one plan among `plans` as `trtexec --exportLayerInfo` does.
+
+    Raises UsageError for several, for a lone file, whose inputs and outputs nobody names, and for what cannot be written.
+    """
+    import json
+
+    from .engines.trtexec_layers import trtexec_layers
+
+    asked = f"layers as trtexec writes them, in {file}"
+    if len(plans) > 1:
         raise UsageError(
-            f"engines of {path}", found="none fits the choice", fix=f"The bundle has {has}"
+            asked,
+            found=f"{len(plans)} engines: {', '.join(plan.title for plan in plans)}",
+            fix="Choose with --precision and --target",
         )
-    return [
-        _view(f"{name} {engine.target}", load_layers(bundle.file(str(engine.layers))), block, every)
-        for name, engine in chosen
-    ]
+    plan = plans[0]
+    if plan.variant is None:
+        raise UsageError(
+            asked,
+            found=f"only {plan.title}, which does not name inputs and outputs",
+            fix="Name its bundle",
+        )
+    edges = [record.name for record in (*plan.variant.inputs, *plan.variant.outputs)]
+    text = json.dumps(trtexec_layers(plan.layers, edges), indent=1)
+    try:
+        file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(asked, found=f"cannot write it: {error.strerror}") from None
 
 
 def render(views: Sequence[PlanView]) -> "Group":

@@ -10,10 +10,19 @@ from .core.errors import GateError, UsageError
 from .core.progress import Progress, Step, silent
 from .core.shapes import Dim, Profile, check_profiles, profile_from_text
 from .recipe import Recipe, load_recipe, recipe_from_dict
-from .stages import REPORT, Job, compile_stage, export_stage, report_stage, validate_stage
+from .stages import (
+    REPORT,
+    Job,
+    compile_requests,
+    compile_stage,
+    export_stage,
+    report_stage,
+    validate_stage,
+)
 from .validate.limits import check_applicable
 
 if TYPE_CHECKING:
+    from .engines.compile import DryRun
     from .engines.compile_many import Compiler
     from .engines.target import Target
     from .model.checkpoints import Checkpoint
@@ -83,6 +92,19 @@ def compile_bundle(
         adopt(bundle, folder)
         seal(folder, report_stage(manifest, folder))
     return Bundle.open(bundle.path)
+
+
+def dry_run_bundle(bundle: Bundle, targets: Sequence[str]) -> "list[tuple[str, DryRun]]":
+    """What compile_bundle would do: (precision, dry run) for every graph and target. Builds and writes nothing.
+
+    Raises as compile_bundle does before it builds; a form known to be refused is in the dry run's preflight.
+    """
+    from .engines.compile import dry_run
+
+    bundle.verify()
+    recipe, parsed = _recipe_of(bundle), _targets(targets)
+    requests = compile_requests(recipe, parsed, bundle.manifest, bundle.path, bundle.path)
+    return [(request.folder.name, dry_run(request)) for request in requests]
 
 
 def validate_bundle(bundle: Bundle, *, progress: Progress = silent) -> Bundle:

@@ -5,6 +5,7 @@
 [calibration]  what the model reads while its ranges are taken
 [quantize]     how precisions below 16 bits are made
 [shapes]       optimisation profile, as trtexec spells it
+[[profiles]]   instead of [shapes]: several, each with kernels of its own
 [engines]      targets, and what their kernels must show
 [validate]     seeded inputs, text and limits
 """
@@ -38,9 +39,20 @@ class Recipe(Section):
     export: ExportSection = ExportSection()
     calibration: CalibrationSection = CalibrationSection()
     quantize: QuantizeSection = QuantizeSection()
-    shapes: ShapesSection
+    shapes: ShapesSection | None = None
+    profiles: tuple[ShapesSection, ...] = ()
     engines: EnginesSection = EnginesSection()
     validate_: ValidateSection = Field(alias="validate")
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        if self.shapes is None and not self.profiles:
+            raise ValueError("shapes is missing: the sizes that an engine is built for")
+        if self.shapes is not None and self.profiles:
+            raise ValueError(
+                "give [shapes] for one optimisation profile or [[profiles]] for several"
+            )
+        return self
 
     @model_validator(mode="after")
     def _judges(self) -> Self:
@@ -62,6 +74,11 @@ class Recipe(Section):
                 f"engines.plugins names {folded[0]}, which a graph has only with quantize.epilogues = true"
             )
         return self
+
+    @property
+    def all_shapes(self) -> tuple[ShapesSection, ...]:
+        """Every optimisation profile in its order; calibration and validation draw their inputs from the first."""
+        return self.profiles if self.shapes is None else (self.shapes,)
 
     def limits_of(self, precision: str) -> Limits:
         """The limits that a precision of this recipe is judged by."""

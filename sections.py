@@ -125,7 +125,7 @@ class QuantizeSection(Section):
 
 
 class ShapesSection(Section):
-    """Sizes of every input at the profile's min, opt and max, e.g. `input_ids:1x128`."""
+    """Sizes of every input at one profile's min, opt and max, e.g. `input_ids:1x128`."""
 
     min: str
     opt: str

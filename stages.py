@@ -16,6 +16,7 @@ from .recipe import Recipe
 from .variants import make_variants
 
 if TYPE_CHECKING:
+    from .engines.compile import CompileRequest
     from .engines.compile_many import Compiler
     from .engines.target import Target
     from .model.checkpoints import Checkpoint
@@ -75,10 +76,34 @@ def compile_stage(
 
     compiler: who builds them; one by one in this process if None.
     """
-    from .engines.compile import CompileRequest
     from .engines.compile_many import one_by_one
 
-    requests = [
+    requests = compile_requests(recipe, targets, manifest, source, folder)
+    built = iter((compiler or one_by_one)(requests, progress))
+    variants = []
+    for variant in manifest.variants:
+        engines = {engine.target: engine for engine in variant.engines}
+        for target in targets:
+            engine = next(built)
+            broken = list(engine.violations) if recipe.engines.check_dtype else []
+            broken += _unmet(recipe, variant, engine, source, folder)
+            engine = engine.model_copy(update={"violations": tuple(broken)})
+            engines[str(target)] = engine.under(variant.precision)
+        variants.append(variant.model_copy(update={"engines": tuple(engines.values())}))
+    return manifest.model_copy(update={"variants": tuple(variants)})
+
+
+def compile_requests(
+    recipe: Recipe,
+    targets: "tuple[Target, ...]",
+    manifest: Manifest,
+    source: Path,
+    folder: Path,
+) -> "list[CompileRequest]":
+    """One request for each variant and target, variant by variant; arguments as compile_stage."""
+    from .engines.compile import CompileRequest
+
+    return [
         CompileRequest(
             model=source / variant.model,
             target=target,
@@ -92,18 +117,6 @@ def compile_stage(
         for variant in manifest.variants
         for target in targets
     ]
-    built = iter((compiler or one_by_one)(requests, progress))
-    variants = []
-    for variant in manifest.variants:
-        engines = {engine.target: engine for engine in variant.engines}
-        for target in targets:
-            engine = next(built)
-            broken = list(engine.violations) if recipe.engines.check_dtype else []
-            broken += _unmet(recipe, variant, engine, source, folder)
-            engine = engine.model_copy(update={"violations": tuple(broken)})
-            engines[str(target)] = engine.under(variant.precision)
-        variants.append(variant.model_copy(update={"engines": tuple(engines.values())}))
-    return manifest.model_copy(update={"variants": tuple(variants)})
 
 
 def _unmet(

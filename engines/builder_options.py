@@ -18,7 +18,7 @@ FLAGS = {  # option -> member of BuilderFlag
 
 
 def set_options(api: Api, config: Any, request: dict[str, Any]) -> None:
-    """Set every option that `request` names (the fields of BuildOptions).
+    """Set every option that `request` names (the fields of BuildOptions), and the architectures.
 
     Raises UsageError for a value that this TensorRT does not know or silently replaces, ArtefactError for a timing cache
     of another version or GPU.
@@ -84,16 +84,17 @@ def _load_timing_cache(api: Api, config: Any, path: Path, asked: str) -> None:
 
 
 def _set_architectures(api: Api, config: Any, request: dict[str, Any]) -> None:
-    names = list(dict.fromkeys([request["arch"], *map(str.upper, request["architectures"])]))
+    names = request["architectures"]
     config.num_compute_capabilities = len(names)
     for index, name in enumerate(names):
-        if name.lower() not in api.architectures():
+        if name not in api.architectures():
             raise UsageError(
                 request["asked"],
-                found=f"{api.version} does not build for {name.lower()}",
+                found=f"{api.version} does not build for {name}",
                 fix=f"It builds for {', '.join(api.architectures())}",
             )
-        config.set_compute_capability(api.trt.ComputeCapability.__members__[name], index)
+        member = api.trt.ComputeCapability.__members__[name.upper()]
+        config.set_compute_capability(member, index)
 
 
 def _member(api: Api, asked: str, kind: Any, name: str) -> Any:

@@ -75,4 +75,5 @@ def finish(
         kernels=layers.device_kernels,
         kernels_per_block=layers.kernels_per_block,
         dtypes=layers.dtypes,
+        options=request.options.recorded() if request.target.is_tensorrt else {},
     )

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
+from ..core.errors import BuildError
 from ..core.manifest import EngineRecord
 from ..core.progress import Progress, Step, silent
-from ..core.shapes import check_profile
+from ..core.shapes import check_profiles
 from ..graph.io import load_model
 from ..plugins.policy import Choice
 from .building import ENGINES, finish, run
-from .cache import EngineCache, Key, key_of, open_cache
+from .cache import FOLDER, EngineCache, Key, Lookup, key_of, open_cache
 from .child import Event
 from .dtype_check import check_dtypes
 from .gpu import gpus
@@ -25,13 +27,12 @@ from .listing import kernels_from_listing
 from .onnxruntime_compile import compile_onnxruntime
 from .options import BuildOptions, check_options
 from .plugin_nodes import choose_plugins, mark_plugins
-from .preflight import refuse
+from .preflight import Report, preflight, refuse, texts_of
 from .profile_kernels import kernels_of_profile
 from .request import CompileRequest
 from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
-from .target import Target
 from .tensorrt_api import load_api
 
 __all__ = ["BuildOptions", "CompileRequest", "DryRun", "compile_engine", "dry_run"]
@@ -45,18 +46,29 @@ PLAN, LISTING = "plan", "listing.txt"
 class DryRun:
     """What compile_engine would do.
 
-    legalized, plugins: as in the EngineRecord. parts: what the engine would be made from; empty for ONNX Runtime, which
-    builds none. cached: whether the cache has it, and why or why not; "" without a cache.
+    model, nodes: the graph as the builder would read it. options: of the builder, every one. legalized, plugins: as in the
+    EngineRecord. parts: what the engine would be made from; empty for ONNX Runtime, which builds none. hit: whether the
+    cache has it; cached: why or why not. preflight: what is known to stand in the way; where that is a form that the
+    builder would refuse, nothing is said of legal forms and cache.
     """
 
     target: str
+    model: str
+    nodes: int
+    preflight: Report
     files: tuple[str, ...]
     profiles: tuple[dict[str, tuple[tuple[int, ...], ...]], ...]
     options: dict[str, Any]
     legalized: tuple[str, ...]
     plugins: tuple[str, ...]
     parts: dict[str, str]
+    hit: bool
     cached: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON types; parts are named, their hashes left out."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return fields | {"preflight": self.preflight.as_dict()}
 
 
 def compile_engine(request: CompileRequest, progress: Progress = silent) -> EngineRecord:
@@ -82,22 +94,34 @@ def compile_engine(request: CompileRequest, progress: Progress = silent) -> Engi
 def dry_run(request: CompileRequest) -> DryRun:
     """What compile_engine would build from what, and whether the cache has it; nothing is built or written.
 
-    Raises what compile_engine raises before it builds.
+    Raises what compile_engine raises before it builds, except for a form known to be refused: preflight has that.
     """
     model, choices = _checked(request)
-    slug, cached = request.target.slug, ""
+    first, *more = (texts_of(profile) for profile in request.profiles)
+    report = preflight(request.model, request.target, shapes=first, more_shapes=more)
+    slug, nodes = request.target.slug, model.graph.num_nodes()
     parts: dict[str, str] = {}
     legalized: tuple[str, ...] = ()
+    looked = Lookup("nothing is built for it")
     files = [f"{ENGINES}/{slug}.layers.json"]
     if request.target.is_tensorrt:
         files.insert(0, f"{ENGINES}/{slug}.plan")
-        legal, legalized = _legal(request, model, choices)
-        key, cache = _key(request, legal), _cache(request, choices)
-        parts = dict(key.parts)
-        if cache is not None:
-            cached = cache.look(key).reason
+        try:
+            legal, legalized = _legal(request, model, choices)
+        except BuildError as error:
+            if report.passed:  # nothing else would say it
+                raise
+            looked = Lookup(f"the builder would refuse the graph: {error.found}")
+        else:
+            nodes = len(onnx.ModelProto.FromString(legal).graph.node)
+            key, cache = _key(request, legal), _cache(request, choices)
+            parts = dict(key.parts)
+            looked = cache.look(key) if cache else Lookup(_why_no_cache(choices))
     return DryRun(
         target=str(request.target),
+        model=str(request.model),
+        nodes=nodes,
+        preflight=report,
         files=tuple(files),
         profiles=tuple(
             {name: (r.min, r.opt, r.max) for name, r in profile.items()}
@@ -107,7 +131,8 @@ def dry_run(request: CompileRequest) -> DryRun:
         legalized=legalized,
         plugins=tuple(map(_choice_line, choices)),
         parts=parts,
-        cached=cached,
+        hit=looked.hit,
+        cached=looked.reason,
     )
 
 
@@ -119,8 +144,7 @@ def _checked(request: CompileRequest) -> tuple[ir.Model, tuple[Choice, ...]]:
         features = load_api(runtime).features
         check_options(request.options, runtime, features, gpu=bool(gpus()), asked=request.asked)
     model = load_model(request.model)
-    for profile in request.profiles:
-        check_profile(profile, input_dims(model))
+    check_profiles(request.profiles, input_dims(model))
     return model, choose_plugins(model, request.target, request.plugins)
 
 
@@ -135,8 +159,8 @@ def _legal(
     """The graph as the builder reads it, and what was changed. Raises BuildError for a form known to be refused."""
     target = request.target
     legal, legalized = legalize(mark_plugins(model, tuple(choices)), target)
-    for device in (target.device, *request.options.architectures):
-        refuse(legal, Target(target.runtime, device), request.asked)
+    for each in target.apart:
+        refuse(legal, each, request.asked)
     return ir.to_proto(legal).SerializeToString(), legalized
 
 
@@ -145,10 +169,18 @@ def _cache(request: CompileRequest, choices: Sequence[Choice]) -> EngineCache | 
     return None if _plugins(choices) else open_cache(request.cache)
 
 
+def _why_no_cache(choices: Sequence[Choice]) -> str:
+    if names := _plugins(choices):
+        return (
+            f"an engine with the plugin {names[0]} is not kept: the key does not cover its kernels"
+        )
+    return f"there is no cache: ${FOLDER} names none"
+
+
 def _key(request: CompileRequest, legal: bytes) -> Key:
     """The key of the engine; reads every weight."""
     target, api = request.target, load_api(request.target.runtime)
-    where = [target.device, *request.options.architectures]
+    where = list(target.architectures)
     if not api.architectures():  # the engine belongs to the model of GPU
         where += sorted({gpu.name for gpu in gpus() if gpu.architecture == target.device})
     return key_of(
@@ -182,7 +214,7 @@ def _compile_tensorrt(
             "job": "tensorrt",
             "asked": request.asked,
             "runtime": request.target.runtime,
-            "arch": request.target.compute_capability,
+            "architectures": list(request.target.architectures),
             "graph": str(graph),
             "model": str(request.model.absolute()),
             "plan": str(stage / PLAN),

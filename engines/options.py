@@ -19,16 +19,12 @@ IDLE = ("timeout_seconds", "timing_cache", "verbosity")  # change how a build go
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What the builder may do. DIFFERENCES says what exists where; naming an option that does not exist is an error.
+    """What the builder may do.
 
-    workspace_bytes: scratch memory a kernel may use; optimization_level: 0..5 (None: TensorRT's default for both).
-    tf32: whether FP32 matrix products may round their inputs to TF32 (ten bits of mantissa), which TensorRT does unless told
-    not to and which the verdict on an FP32 graph does not cover. timeout_seconds: None waits for ever.
-    timing_cache: a file of measured kernel times, read when it exists and written after the build.
-    version_compatible: later TensorRT versions of the same major number may load the engine. hardware_compatibility: so
-    may other GPUs. weight_streaming: weights may stay in host memory. refit: weights can be exchanged later; strip_plan:
-    the plan carries none and must be refitted. architectures: further ones in the same engine, e.g. sm120.
-    tactic_sources: names of tensorrt's TacticSource, () for none, None for its default. verbosity: which of TensorRT's words reach the log.
+    DIFFERENCES says what each option is and where it exists; naming one that does not exist is an error. timing_cache: a
+    file. tactic_sources: names of tensorrt's TacticSource in lower case, () for none. None: the product's default;
+    for timeout_seconds, no limit. Several architectures in one engine are no option but the target's:
+    `tensorrt-rtx:sm89+sm120`.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 a typo in a recipe is refused
@@ -43,7 +39,6 @@ class BuildOptions:
     weight_streaming: bool = False
     refit: bool = False
     strip_plan: bool = False
-    architectures: tuple[str, ...] = ()
     tactic_sources: tuple[str, ...] | None = None
     verbosity: Verbosity = "warning"
 
@@ -59,6 +54,11 @@ class BuildOptions:
         """The options that decide what the engine is: a part of the cache's key."""
         return {name: value for name, value in self.as_job().items() if name not in IDLE}
 
+    def recorded(self) -> dict[str, Any]:
+        """What an engine's record says of them: those that decide what it is, and are not the default."""
+        named = self.named()
+        return {name: value for name, value in self.deciding().items() if name in named}
+
     def named(self) -> tuple[str, ...]:
         """The options that are set to something else than their default."""
         return tuple(
@@ -70,12 +70,15 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One option in both products: "" where it works, else why it does not. feature: what the installed module must have.
+    """One option in both products: "" where it works, else why it does not.
 
+    meaning: what it is. api: what of TensorRT's API it sets, "" for none. feature: what the installed module must have.
     needs_gpu: it builds with TensorRT-RTX only where a GPU is at hand.
     """
 
     option: str
+    meaning: str
+    api: str = ""
     tensorrt: str = ""
     tensorrt_rtx: str = ""
     feature: str | None = None
@@ -87,37 +90,75 @@ class Difference:
 
 
 # What TensorRT 11.4 and TensorRT-RTX 1.7.1 do with each option; tests/engines/test_options.py holds it against both.
+# docs/targets.md shows it: `python -m blockforge.engines.options_table docs/targets.md` writes it there.
 DIFFERENCES: dict[str, Difference] = {
     row.option: row
     for row in (
-        Difference("workspace_bytes"),
-        Difference("optimization_level"),
-        Difference("tf32", feature="tf32"),
-        Difference("timeout_seconds"),
-        Difference("verbosity"),
-        Difference("tactic_sources", feature="tactic_sources"),
-        Difference("weight_streaming", feature="weight_streaming"),
-        Difference("refit", feature="refit", needs_gpu=True),
-        Difference("strip_plan", feature="strip_plan", needs_gpu=True),
+        Difference(
+            "workspace_bytes",
+            "scratch memory that a kernel may use, in bytes",
+            "MemoryPoolType.WORKSPACE",
+        ),
+        Difference(
+            "optimization_level",
+            "how long the builder searches: 0 (shortest) to 5",
+            "IBuilderConfig.builder_optimization_level",
+        ),
+        Difference(
+            "tf32",
+            "FP32 matrix products may round their inputs to ten bits of mantissa; both products do by default, and the "
+            "verdict on an FP32 graph does not cover it",
+            "BuilderFlag.TF32",
+            feature="tf32",
+        ),
+        Difference("timeout_seconds", "a build that takes longer is ended"),
+        Difference("verbosity", "which of TensorRT's words reach the log: warning, info, verbose"),
+        Difference(
+            "tactic_sources",
+            "libraries that kernels may come from",
+            "TacticSource",
+            feature="tactic_sources",
+        ),
+        Difference(
+            "weight_streaming",
+            "weights may stay in host memory while the engine runs",
+            "BuilderFlag.WEIGHT_STREAMING",
+            feature="weight_streaming",
+        ),
+        Difference(
+            "refit",
+            "weights can be exchanged later",
+            "BuilderFlag.REFIT",
+            feature="refit",
+            needs_gpu=True,
+        ),
+        Difference(
+            "strip_plan",
+            "the plan carries no weights and must be refitted; goes with refit",
+            "BuilderFlag.STRIP_PLAN",
+            feature="strip_plan",
+            needs_gpu=True,
+        ),
         Difference(
             "timing_cache",
+            "a file of measured kernel times: read when it exists, written after the build",
+            "ITimingCache",
             tensorrt_rtx="it times no kernels while building: they are chosen on the GPU that runs them",
             feature="timing_cache",
         ),
         Difference(
             "version_compatible",
+            "later TensorRT versions of the same major number may load the engine",
+            "BuilderFlag.VERSION_COMPATIBLE",
             tensorrt_rtx="its engines never cross releases: it has no lean runtime to put into them",
             feature="version_compatible",
         ),
         Difference(
             "hardware_compatibility",
-            tensorrt_rtx="its builder ignores the setting: name further architectures instead",
+            "other GPUs may run the engine: ampere_plus, same_compute_capability",
+            "HardwareCompatibilityLevel",
+            tensorrt_rtx="its builder ignores the setting: name several architectures in the target instead",
             feature="hardware_compatibility",
-        ),
-        Difference(
-            "architectures",
-            tensorrt="it builds for the one GPU it runs on: set hardware_compatibility instead",
-            feature="ahead_of_time",
         ),
     )
 }

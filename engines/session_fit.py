@@ -76,12 +76,11 @@ def check_header(source: Source, api: Api) -> None:
 
 
 def _fits(source: Source, gpu: Gpu) -> bool:
-    device, options = source.target.device, source.options
-    if gpu.architecture in (device, *options.get("architectures", ())):
+    if gpu.architecture in source.target.architectures:
         return True
     return (
         source.target.runtime == "tensorrt"
-        and options.get("hardware_compatibility") == "ampere_plus"
+        and source.options.get("hardware_compatibility") == "ampere_plus"
         and int(gpu.architecture.removeprefix("sm")) >= 80
     )
 

@@ -25,7 +25,7 @@ def open_runner(
     from .onnxruntime_session import OnnxRuntimeRunner
 
     assert source.model and source.inputs is not None and source.outputs is not None
-    runner = OnnxRuntimeRunner(source.model, source.target, source.outputs, source.profile)
+    runner = OnnxRuntimeRunner(source.model, source.target, source.outputs, source.profiles)
     return runner, source.inputs, source.outputs
 
 

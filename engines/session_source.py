@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.bundle import MANIFEST, Bundle, sha256_of
 from ..core.errors import ArtefactError, UsageError
-from ..core.manifest import TensorRecord, VariantRecord
+from ..core.manifest import EngineRecord, TensorRecord, VariantRecord
 from ..core.shapes import Profile
 from .layers_file import load_layers
 from .target import Target
@@ -25,8 +25,8 @@ LAYERS = ".layers.json"
 class Source:
     """What to load. model: the graph, None for a lone plan. plan: the engine's bytes as verified, None for ONNX Runtime.
 
-    runtime: the version that built the plan, "" where nobody recorded it. options: of the build, as far as the recipe
-    tells. inputs, outputs: None where only the engine knows.
+    runtime: the version that built the plan, "" where nobody recorded it. options: of the build, as the
+    bundle records them. inputs, outputs: None where only the engine knows.
     """
 
     asked: str
@@ -102,11 +102,10 @@ def _of_bundle(
     if verify:
         bundle.verify(trusted)
     variant = bundle.manifest.variant(precision)
-    engine = bundle.manifest.recipe.get("engines")
-    options = engine.get("options") if isinstance(engine, Mapping) else None
-    plan, runtime = None, ""
+    plan, record = None, None
     if target.is_tensorrt:
-        path, runtime = _engine(bundle, variant, target)
+        record = _engine(bundle, variant, target)
+        path = bundle.file(str(record.path))
         plan = path.read_bytes()
         if verify:  # the very bytes that will be loaded
             relative = path.relative_to(bundle.path).as_posix()
@@ -117,19 +116,19 @@ def _of_bundle(
         target=target,
         model=bundle.file(variant.model),
         plan=plan,
-        runtime=runtime,
-        options=options if isinstance(options, Mapping) else {},
+        runtime=record.runtime if record else "",
+        options=record.options if record else {},
         inputs=variant.inputs,
         outputs=variant.outputs,
         profiles=variant.profiles,
     )
 
 
-def _engine(bundle: Bundle, variant: VariantRecord, target: Target) -> tuple[Path, str]:
-    """(engine file for `target`, the runtime that built it)."""
+def _engine(bundle: Bundle, variant: VariantRecord, target: Target) -> EngineRecord:
+    """The engine for `target`, which has a file."""
     for engine in variant.engines:
         if engine.target == str(target) and engine.path:
-            return bundle.file(engine.path), engine.runtime
+            return engine
     has = ", ".join(engine.target for engine in variant.engines) or "none"
     raise ArtefactError(
         f"engine {target} ({variant.precision}) of {bundle.path}",

@@ -46,7 +46,9 @@ def build_plan(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
     """
     api = load_api(request["runtime"])
     if request["plugins"]:
-        register_plugins(api.plugin_layer(), request["plugins"], int(request["arch"].lstrip("SM")))
+        (architecture,) = request["architectures"]  # a product that takes plugins builds for one
+        number = int(architecture.removeprefix("sm"))
+        register_plugins(api.plugin_layer(), request["plugins"], number)
     words: list[str] = []  # TensorRT's ERROR lines, in order
     listings: list[str] = []
 

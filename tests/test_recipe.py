@@ -49,10 +49,10 @@ def test_each_precision_is_judged_by_its_own_limits():
 
 def test_builder_options_are_typed():
     recipe = recipe_from_dict(
-        GOOD | {"engines": {"options": {"optimization_level": 2, "architectures": ["sm120"]}}}
+        GOOD | {"engines": {"options": {"optimization_level": 2, "tactic_sources": ["jit"]}}}
     )
     assert recipe.engines.options.optimization_level == 2
-    assert recipe.engines.options.architectures == ("sm120",)
+    assert recipe.engines.options.tactic_sources == ("jit",)
     again = recipe_from_dict(recipe.model_dump(mode="json", by_alias=True, exclude_none=True))
     assert again == recipe
 

@@ -1,16 +1,54 @@
 """Does the optimisation profile fit the inputs? Every mistake, where core/shapes raises the first."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ...core.errors import UsageError
-from ...core.shapes import Dim, Profile, Shape, ShapeRange, check_profile, parse_shapes
+from ...core.shapes import (
+    Dim,
+    Profile,
+    Shape,
+    ShapeRange,
+    check_profile,
+    format_shapes,
+    parse_shapes,
+)
 from .finding import Finding
 
 HAPPENS = (
     "TensorRT takes the sizes without a word, and then fails with an error about something else"
 )
 Shapes = dict[str, Shape]
+Texts = tuple[str | None, str | None, str | None]  # min, opt, max
+
+
+def texts_of(profile: Profile) -> Texts:
+    """A profile's min, opt and max as trtexec spells them."""
+    return (
+        format_shapes({name: sizes.min for name, sizes in profile.items()}),
+        format_shapes({name: sizes.opt for name, sizes in profile.items()}),
+        format_shapes({name: sizes.max for name, sizes in profile.items()}),
+    )
+
+
+def profiles_findings(
+    profiles: Sequence[Texts], inputs: Mapping[str, tuple[Dim, ...]]
+) -> Iterator[Finding]:
+    """The findings of every profile; where there are several, each says which. Raises UsageError as profile_findings."""
+    if len(profiles) == 1:
+        yield from profile_findings(*profiles[0], inputs)
+        return
+    parsed = [[parse_shapes(text or "") for text in texts] for texts in profiles]
+    for number, texts in enumerate(profiles):
+        for finding in profile_findings(*texts, inputs):
+            yield replace(finding, found=f"profile {number}: {finding.found}")
+        if parsed[number] in parsed[:number]:
+            yield Finding(
+                "profile.twice", f"profile {number}", "refused",
+                f"the same sizes as profile {parsed.index(parsed[number])}",
+                "compile refuses it: the engine would hold the same kernels again", "Leave one out",
+            )  # fmt: skip
 
 
 def profile_findings(

@@ -4,7 +4,7 @@ Nothing is built and no runtime is imported; weights stay on disk unless `thorou
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -15,7 +15,8 @@ from ..signature import input_dims
 from ..target import Target
 from .files import load_or_findings
 from .finding import Finding, Report, in_order
-from .profile import profile_findings
+from .profile import Texts as Shapes
+from .profile import profiles_findings
 from .scene import Scene
 from .structure import check_structure
 from .table import findings, installed_version, spots, table_for
@@ -26,18 +27,19 @@ def preflight(
     path: str | Path,
     target: Target,
     *,
-    shapes: tuple[str | None, str | None, str | None] = (None, None, None),
+    shapes: Shapes = (None, None, None),
+    more_shapes: Sequence[Shapes] = (),
     thorough: bool = False,
 ) -> Report:
     """Look at the model at `path` for `target`.
 
-    shapes: the profile's min, opt and max as trtexec spells them. thorough: read every weight.
+    shapes: the profile's min, opt and max as trtexec spells them; more_shapes: those of further profiles. thorough: read every weight.
     Raises UsageError for a missing file or text that is no shapes, ArtefactError for a file that is no ONNX model.
     """
     start, path = time.monotonic(), Path(path)
     model, found = load_or_findings(path)
     if model is not None:
-        found += _of_model(model, target, shapes, thorough)
+        found += _of_model(model, target, (shapes, *more_shapes), thorough)
     table = table_for(target)
     return Report(
         model=str(path),
@@ -52,14 +54,14 @@ def preflight(
 def _of_model(
     model: ir.Model,
     target: Target,
-    shapes: tuple[str | None, str | None, str | None],
+    profiles: Sequence[Shapes],
     thorough: bool,
 ) -> Iterator[Finding]:
     broken = check_structure(model)
     yield from broken
     yield from weight_findings(model, thorough)
     try:
-        yield from profile_findings(*shapes, input_dims(model))
+        yield from profiles_findings(profiles, input_dims(model))
     except BlockforgeError as error:
         if not error.asked.startswith("tensor "):
             raise
@@ -77,7 +79,8 @@ def _of_model(
     ):
         return  # the rules below read graphs that hold together
     if target.is_tensorrt:
-        yield from _of_forms(model, target)
+        for each in target.apart:
+            yield from _of_forms(model, each)
 
 
 def _of_forms(model: ir.Model, target: Target) -> Iterator[Finding]:

@@ -32,13 +32,13 @@ def recorded(listings, name="fp16_sm89"):
     )
 
 
-def bundle_of(folder, plans):
-    """A sealed bundle: precision -> plans, whose layers lie where a build puts them; the graphs are chains."""
+def bundle_of(folder, plans, model=None, recipe=None):
+    """A sealed bundle: precision -> plans, whose layers lie where a build puts them; the graph is a chain where none is given."""
     variants = []
     for precision, layers in plans.items():
         engines = folder / precision / "engines"
         engines.mkdir(parents=True)
-        model = Chain("fp16", blocks=1).build()
+        model = model or Chain("fp16", blocks=1).build()
         write(model, folder / precision)
         inputs, outputs = signature_of(ir.from_proto(model))
         records = []
@@ -55,7 +55,8 @@ def bundle_of(folder, plans):
                     build_seconds=1.0,
                 )
             )
-        sizes = ((1, 1, HIDDEN), (2, 8, HIDDEN), (4, 32, HIDDEN))
+        name, rank = inputs[0].name, len(inputs[0].dims)
+        sizes = [s[-rank:] for s in ((1, 1, HIDDEN), (2, 8, HIDDEN), (4, 32, HIDDEN))]
         variants.append(
             VariantRecord(
                 precision=precision,
@@ -63,12 +64,15 @@ def bundle_of(folder, plans):
                 opset=24,
                 inputs=inputs,
                 outputs=outputs,
-                profile={"hidden_states": dict(zip(("min", "opt", "max"), sizes, strict=True))},
+                profile={name: dict(zip(("min", "opt", "max"), sizes, strict=True))},
                 operators={},
                 dtypes={},
                 num_blocks=3,
                 engines=tuple(records),
             )
         )
-    seal(folder, Manifest(name="b", created="", recipe={}, tools={}, variants=tuple(variants)))
+    manifest = Manifest(
+        name="b", created="", recipe=recipe or {}, tools={}, variants=tuple(variants)
+    )
+    seal(folder, manifest)
     return folder

@@ -309,6 +309,7 @@ def test_the_second_build_is_a_copy_of_the_first(tmp_path, monkeypatch, blockfor
 
     other = asked(tmp_path / "c", cache=cache, options=BuildOptions(optimization_level=2))
     assert "option.optimization_level (null there, 2 here)" in dry_run(other).cached
+    assert not dry_run(other).hit and dry_run(first).hit
     idle = asked(tmp_path / "d", cache=cache, options=BuildOptions(timeout_seconds=9))
     assert "has the same" in dry_run(idle).cached
     with pytest.raises(TypeError):  # a miss builds: there is no run_job

@@ -1,11 +1,12 @@
 """Build options: those that TensorRT-RTX has are built for real, those it lacks are named, and the table tells which."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
-from engine_graphs import HIDDEN, Chain, fp8_linear, write
+from engine_graphs import HIDDEN, Chain, write
 
-from blockforge.core.errors import BuildError, UnavailableError, UsageError
+from blockforge.core.errors import UnavailableError, UsageError
 from blockforge.core.shapes import ShapeRange
 from blockforge.engines import building
 from blockforge.engines.child import run_job
@@ -13,9 +14,11 @@ from blockforge.engines.compile import BuildOptions, CompileRequest, compile_eng
 from blockforge.engines.gpu import gpus
 from blockforge.engines.layers_file import load_layers
 from blockforge.engines.options import DIFFERENCES, check_options
+from blockforge.engines.options_table import with_table
 from blockforge.engines.target import Target
 from blockforge.engines.tensorrt_api import FEATURES, load_api
 
+ROOT = Path(__file__).parents[2]
 RTX = Target.parse("tensorrt-rtx:sm89")
 TOKEN = ((1, 1, HIDDEN),) * 3
 ANY = {  # option -> a value that is not its default
@@ -29,7 +32,6 @@ ANY = {  # option -> a value that is not its default
     "weight_streaming": True,
     "refit": True,
     "strip_plan": True,
-    "architectures": ("sm120",),
     "tactic_sources": ("jit_convolutions",),
     "verbosity": "verbose",
 }
@@ -59,6 +61,23 @@ def test_the_table_has_every_option():
     assert {row.feature for row in DIFFERENCES.values()} - {None} <= set(FEATURES)
 
 
+def test_the_page_shows_the_table():
+    page = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+    assert with_table(page) == page, "python -m blockforge.engines.options_table docs/targets.md"
+    rows = [line.split(" | ") for line in page.split("\n") if line.startswith("| `")]
+    assert [row[0].strip("| `") for row in rows] == list(DIFFERENCES)
+    lacking = {row[0].strip("| `") for row in rows if row[5].startswith("no: ")}
+    assert lacking == {"timing_cache", "version_compatible", "hardware_compatibility"}
+
+
+def test_the_names_of_the_api_are_tensorrts():
+    module = load_api("tensorrt-rtx").trt
+    for row in DIFFERENCES.values():
+        owner, _, member = row.api.partition(".")
+        assert not owner or not member or hasattr(getattr(module, owner), member), row.api
+        assert not owner or hasattr(module, owner), row.api
+
+
 def test_what_tensorrt_rtx_has_is_built(model, tmp_path):
     """Every option that works there, at once."""
     has = {
@@ -66,9 +85,13 @@ def test_what_tensorrt_rtx_has_is_built(model, tmp_path):
         for name, row in DIFFERENCES.items()
         if not row.why_not("tensorrt-rtx") and not row.needs_gpu
     }
-    assert len(has) == 8
+    assert len(has) == 7
     record = compile_engine(request(model, tmp_path, **has))
     assert record.kernels and (tmp_path / record.path).stat().st_size == record.bytes
+    assert record.options == {
+        "workspace_bytes": 1 << 28, "optimization_level": 2, "tf32": True, "weight_streaming": True,
+        "tactic_sources": ["jit_convolutions"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("option", [n for n, r in DIFFERENCES.items() if r.tensorrt_rtx])
@@ -107,29 +130,9 @@ def test_the_table_is_right_about_what_needs_a_gpu(option, model, tmp_path, monk
         force(model, tmp_path, monkeypatch, **{option: True})
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"architectures": ("sm90",)}, r"does not build for sm90.*sm89"),
-        ({"tactic_sources": ("cudnn",)}, r"no TacticSource cudnn.*jit_convolutions"),
-    ],
-)
-def test_a_value_that_does_not_exist_lists_those_that_do(options, words, model, tmp_path):
-    with pytest.raises(UsageError, match=words):
-        compile_engine(request(model, tmp_path, **options))
-
-
-def test_a_further_architecture_is_held_against_the_rules_too(tmp_path):
-    path = write(fp8_linear(), tmp_path)
-    sizes = {"x": ShapeRange((1, HIDDEN), (2, HIDDEN), (4, HIDDEN))}
-    for architecture, fits in (("sm80", False), ("sm120", True)):
-        options = BuildOptions(architectures=(architecture,))
-        asked = CompileRequest(path, RTX, sizes, tmp_path, options=options)
-        if fits:
-            assert compile_engine(asked).bytes
-        else:
-            with pytest.raises(BuildError, match="fp8_e4m3"):
-                compile_engine(asked)
+def test_a_value_that_does_not_exist_lists_those_that_do(model, tmp_path):
+    with pytest.raises(UsageError, match=r"no TacticSource cudnn.*jit_convolutions"):
+        compile_engine(request(model, tmp_path, tactic_sources=("cudnn",)))
 
 
 def test_a_workspace_too_small_is_told_in_tensorrts_words(model, tmp_path):
@@ -185,7 +188,8 @@ def test_a_dry_run_says_what_would_be_built_and_builds_nothing(model, tmp_path, 
     )
     assert plan.options["optimization_level"] == 1 and len(plan.profiles) == 2
     assert plan.parts["runtime"] == load_api("tensorrt-rtx").version
-    assert plan.parts["architectures"] == "sm89" and plan.cached == ""
+    assert plan.parts["architectures"] == "sm89" and not plan.hit and "no cache" in plan.cached
+    assert plan.preflight.passed and plan.nodes > 20
     assert any("inlined" in line for line in plan.legalized)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="no option timing_cache"):

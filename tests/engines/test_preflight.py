@@ -1,4 +1,4 @@
-"""preflight as a whole: findings of files, profiles, weights and structure; the time it takes; the command's exit codes."""
+"""preflight as a whole: findings of files, weights and structure; the time it takes; the command's exit codes."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import onnx
 import pytest
 from engine_graphs import HIDDEN, Chain, model_of, write
 from onnx import helper, numpy_helper
-from preflight_cases import attention, graph, plain, quantised
+from preflight_cases import attention, quantised
 from typer.testing import CliRunner
 
 from blockforge.cli import app
@@ -98,30 +98,6 @@ def test_what_is_no_model_is_an_error(tmp_path):
         preflight(tmp_path / "none.onnx", RTX)
     with pytest.raises(ArtefactError):
         preflight(stored(b"no model at all", tmp_path), RTX)
-
-
-# ---- profiles
-
-BAD_SHAPES = {
-    "order": (("x:3x8", "x:2x8", "x:4x8"), "profile.range"),
-    "name": (("y:1x8", "y:2x8", "y:4x8"), "profile.name"),
-    "missing": (("", "", ""), "profile.missing"),
-    "rank": (("x:1", "x:2", "x:4"), "profile.range"),
-    "static": (("x:1x8", "x:1x9", "x:1x9"), "profile.range"),
-}
-
-
-@pytest.mark.parametrize(("shapes", "rule"), BAD_SHAPES.values(), ids=BAD_SHAPES)
-def test_a_profile_that_does_not_fit(shapes, rule, tmp_path):
-    path = stored(graph([helper.make_node("Relu", ["x"], ["y"])], X, {"y": X["x"]}), tmp_path)
-    assert rule in rules(preflight(path, RTX, shapes=shapes), failing=True)
-    assert preflight(path, RTX, shapes=("x:1x8", "x:2x8", "x:4x8")).passed
-    assert preflight(path, RTX, shapes=(None, "x:2x8", None)).passed
-
-
-def test_without_a_profile_dynamic_axes_are_noted(tmp_path):
-    report = preflight(stored(plain, tmp_path), RTX)
-    assert rules(report) == {"profile.absent"} and report.passed
 
 
 # ---- weights

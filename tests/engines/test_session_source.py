@@ -40,7 +40,7 @@ def bundle(rig, *, runtime=None, options=None, inputs=None, outputs=None, path="
     (folder / "fp32" / "model.onnx").write_bytes(linear().SerializeToString())
     engine = EngineRecord(
         target=rig.target, runtime=runtime or rig.version, path=f"fp32/engines/{path}",
-        layers=None, bytes=1, build_seconds=1,
+        layers=None, bytes=1, build_seconds=1, options=options or {},
     )  # fmt: skip
     variant = VariantRecord(
         precision="fp32", model="fp32/model.onnx", opset=24, num_blocks=0,
@@ -48,8 +48,7 @@ def bundle(rig, *, runtime=None, options=None, inputs=None, outputs=None, path="
         profile={"x": RangeRecord(min=(1, 1, 2), opt=(1, 2, 2), max=(2, 4, 2))},
         operators={}, dtypes={}, engines=(engine,),
     )  # fmt: skip
-    recipe = {"engines": {"options": options or {}}}
-    seal(folder, Manifest(name="t", created="", recipe=recipe, tools={}, variants=(variant,)))
+    seal(folder, Manifest(name="t", created="", recipe={}, tools={}, variants=(variant,)))
     return Bundle.open(folder)
 
 
@@ -137,7 +136,6 @@ def test_versions(rig, built, options, fits):
     [
         ("sm90", {}, True),
         ("sm89", {}, False),
-        ("sm89", {"architectures": ["sm89"]}, True),
         ("sm120", {"hardware_compatibility": "ampere_plus"}, True),
         ("sm75", {"hardware_compatibility": "ampere_plus"}, False),
         ("sm120", {"hardware_compatibility": "same_compute_capability"}, False),

@@ -25,12 +25,26 @@ def test_text_and_target_are_one_to_one(text):
         ("onnxruntime", ["no device"]),
         ("openvino:cpu", ["openvino", "onnxruntime:cpu"]),
         ("", ["no runtime"]),
+        ("tensorrt-rtx:sm89+sm90", ["sm90", "tensorrt-rtx:sm120"]),
+        ("tensorrt-rtx:sm89+", ["no device"]),
+        ("tensorrt-rtx:sm89+sm89", ["an architecture twice"]),
+        ("tensorrt:sm89+sm90", ["several devices", "the one GPU it runs on"]),
+        ("onnxruntime:cpu+cuda", ["several devices", "builds no engines"]),
     ],
 )
 def test_unknown_target_lists_what_exists(text, words):
     with pytest.raises(UsageError) as error:
         Target.parse(text)
     assert all(word in str(error.value) for word in words)
+
+
+def test_several_architectures_are_one_target_in_one_order():
+    target = Target.parse("tensorrt-rtx:sm120+sm89")
+    assert target == Target.parse("tensorrt-rtx:sm89+sm120") and target.is_tensorrt
+    assert str(target) == "tensorrt-rtx:sm89+sm120" and target.slug == "tensorrt-rtx-sm89+sm120"
+    assert target.architectures == ("sm89", "sm120")
+    assert [str(each) for each in target.apart] == ["tensorrt-rtx:sm89", "tensorrt-rtx:sm120"]
+    assert Target.parse("onnxruntime:cpu").architectures == ()
 
 
 def test_the_list_is_what_tensorrt_rtx_offers():
@@ -57,6 +71,15 @@ def test_a_gpu_of_another_architecture_does_not_do(monkeypatch):
     monkeypatch.setattr("blockforge.engines.requirements.gpus", lambda: (gpu,))
     with pytest.raises(UnavailableError, match=r"H200 \(sm90\)"):
         check_runnable(Target.parse("tensorrt-rtx:sm89"))
+
+
+def test_one_of_several_architectures_does(monkeypatch):
+    gpu = Gpu("L4", "sm89", 1)
+    monkeypatch.setattr("blockforge.engines.requirements.gpus", lambda: (gpu,))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    check_runnable(Target.parse("tensorrt-rtx:sm89+sm120"))
+    with pytest.raises(UnavailableError, match=r"L4 \(sm89\)"):
+        check_runnable(Target.parse("tensorrt-rtx:sm86+sm120"))
 
 
 def test_onnxruntime_without_the_provider_says_so(monkeypatch):

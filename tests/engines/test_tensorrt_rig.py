@@ -68,7 +68,6 @@ def outcomes(rig, tmp_path_factory):
         "garbage": case(options={"timing_cache": str(garbage)}),
         "level": case(options={"optimization_level": 99}),
         "tactic": case(options={"tactic_sources": ["cudnn"]}),
-        "architectures": case(options={"architectures": ["sm120"]}),
         "lean": case(options={"version_compatible": True}),
         "hardware": case(options={"hardware_compatibility": "ampere_plus"}),
         "refit": case(options={"refit": True, "strip_plan": True}),
@@ -133,7 +132,6 @@ def test_the_second_build_comes_from_the_cache_with_the_gpu_in_its_key(outcomes)
     [
         ("level", "UsageError", "no optimization level 99"),
         ("tactic", "UsageError", "no TacticSource cudnn"),
-        ("architectures", "UsageError", "tensorrt has no option architectures"),
         ("parse", "BuildError", "find/NonZero"),
         # The calls are right; TensorRT-RTX's library, which answers them here, lacks what they ask for.
         ("lean", "BuildError", "libnvinfer_lean"),
