@@ -22,6 +22,9 @@ def fuse(
     keep: Annotated[
         list[str] | None, typer.Option(help="Leave this pattern, or the node of this name, alone.")
     ] = None,
+    pack: Annotated[
+        bool, typer.Option("--pack", help="Join linears that read one value into one product.")
+    ] = False,
     explain: Annotated[bool, typer.Option(help="Say why each near match was left alone.")] = False,
     verify: Annotated[
         bool, typer.Option(help="Compare source and result in float64 at two shapes.")
@@ -31,7 +34,7 @@ def fuse(
     """Recognise norms, gates, rotary embeddings and attention in an ONNX graph; one node for each."""
     from .export.fusions import FuseOptions, fuse_file
 
-    options = FuseOptions(ops=ops, only=frozenset(only or ()), keep=frozenset(keep or ()))
+    options = FuseOptions(ops, frozenset(only or ()), frozenset(keep or ()), pack)
     report = fuse_file(model, output, options, verify=verify)
     console.emit(report.to_json(), lambda: tables.fusion_table(report, explain), as_json)
 

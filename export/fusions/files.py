@@ -40,7 +40,7 @@ def fuse_file(
     fault = checker_words(model)
     if fault:
         fault = f"the ONNX checker refuses the result ({fault})"
-    elif verify and report.fused:
+    elif verify and (report.fused or report.packed):
         compared = compare(load_model(source), model)
         fault = compared.fault
         report.verified = compared.shapes
@@ -52,7 +52,7 @@ def fuse_file(
             raise ArtefactError(
                 f"model {source}", found=f"it is not valid ONNX: {words}", fix="Export it again"
             )
-        report = fuse(model, replace(options, only=frozenset({"none"})))
+        report = fuse(model, replace(options, only=frozenset({"none"}), pack=False))
         report.notes.append(f"left as it was: {fault}")
     save_model(model, target)
     return report

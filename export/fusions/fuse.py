@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ...core.domain import DOMAIN
 from ..algebra.facts import Facts
+from ..quantize.packed_file import pack_model
 from .attention import find_attention
 from .centred import find_centred
 from .existing import count
@@ -58,6 +59,8 @@ def fuse(model: ir.Model, options: FuseOptions | None = None) -> FusionReport:
     if options.ops != "standard" and (options.wants("rms") or options.wants("ln")):
         join_residuals(model, options.ops, report)
     report.counts = count(model)
+    if options.pack:
+        report.packed = pack_model(model)
     report.opset_after, report.nodes_after = model.opset_imports.get("", 0), _count(model)
     report.seconds = time.perf_counter() - started
     logger.info("fused %s in %.2f s", report.counts, report.seconds)

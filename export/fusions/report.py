@@ -16,11 +16,13 @@ class FuseOptions:
     ops: `standard` writes standard ONNX operators wherever one means the same, and functions of the domain
     blockforge elsewhere; `blockforge` also joins residual additions to the norms; `ort` prefers ONNX Runtime's own.
     only: the patterns to look for (all where empty). keep: patterns, or names of nodes, to leave as they are.
+    pack: also join linears that read one value into one product.
     """
 
     ops: Runner = "standard"
     only: frozenset[str] = frozenset()
     keep: frozenset[str] = frozenset()
+    pack: bool = False
 
     def wants(self, pattern: str) -> bool:
         """Whether a pattern is to be fused."""
@@ -40,13 +42,17 @@ class Fused:
 
 @dataclass(slots=True)
 class FusionReport:
-    """The outcome for one model. counts: instances per pattern in the result, those the file had already included."""
+    """The outcome for one model. counts: instances per pattern in the result, those the file had already included.
+
+    packed: weight or bias -> those that lie in it side by side, where packing was asked for.
+    """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PATTERNS, 0))
     fused: list[Fused] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    packed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     opset_before: int = 0
     opset_after: int = 0
     nodes_before: int = 0
@@ -73,6 +79,7 @@ class FusionReport:
             ],
             "repairs": list(self.repairs),
             "notes": list(self.notes),
+            "packed": {name: list(parts) for name, parts in self.packed.items()},
             "opset": [self.opset_before, self.opset_after],
             "nodes": [self.nodes_before, self.nodes_after],
             "seconds": round(self.seconds, 4),
@@ -86,5 +93,6 @@ class FusionReport:
             + "".join(f"\n  note: {n}" for n in f.notes)
             for f in self.fused
         ]
+        lines += [f"packed {' + '.join(parts)} into {name}" for name, parts in self.packed.items()]
         lines += [f"left alone: {r}" for r in self.refused]
         return "\n".join([*self.repairs, *lines, *self.notes])

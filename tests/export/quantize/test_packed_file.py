@@ -10,6 +10,7 @@ from engine_graphs import HIDDEN, Chain, write
 from blockforge.core.shapes import ShapeRange
 from blockforge.engines.compile import CompileRequest, compile_engine
 from blockforge.engines.target import Target
+from blockforge.export.fusions import FuseOptions, fuse_file
 from blockforge.export.quantize.options import QuantizeOptions
 from blockforge.export.quantize.packed_file import pack_file
 from blockforge.export.quantize.quantize import quantize_file
@@ -55,6 +56,15 @@ def test_a_quantised_weight_is_left_alone(chain, tmp_path):
     options = QuantizeOptions(format="fp8-weights", rounding="nearest", pack=False)
     quantize_file(source, tmp_path / "q.onnx", [], options)
     assert pack_file(tmp_path / "q.onnx", tmp_path / "p.onnx") == {}
+
+
+def test_fuse_packs_where_it_is_asked_to(chain, tmp_path):
+    source, _, parts = chain
+    found = fuse_file(source, tmp_path / "fused.onnx", FuseOptions(pack=True))
+    assert found.packed == parts and found.verified and found.nodes_after < found.nodes_before
+    assert found.to_json()["packed"] == {k: list(v) for k, v in parts.items()}
+    left = fuse_file(source, tmp_path / "plain.onnx", FuseOptions())
+    assert left.packed == {} and left.nodes_after > found.nodes_after
 
 
 def test_the_engine_has_fewer_kernels(chain, tmp_path):
