@@ -248,7 +248,7 @@ def test_inputs_that_do_not_fit_are_one_error(bundle, tmp_path, name, content, w
 
 
 def test_demands_on_the_plan_fail_the_build_and_name_the_layers(tmp_path):
-    """Two blocks: 10 kernels each in fp16, 12 with separate projections; less is demanded, and fp8 products."""
+    """Two blocks, 21 kernels in fp16, 24 with separate projections; less is demanded, and fp8 products."""
     engines = {"targets": ["tensorrt-rtx:sm89"]}
     demanded = engines | {
         "max_kernels_per_block": 9,
@@ -260,9 +260,9 @@ def test_demands_on_the_plan_fail_the_build_and_name_the_layers(tmp_path):
     failed = blockforge.build(recipe, tmp_path / "b", check=False)
     lines = [line for line in failed.manifest.failures if "sm89" in line]
     assert len(lines) == 2, lines
-    assert "max_kernels_per_block = 9" in lines[0] and "10" in lines[0]
+    assert "max_kernels_per_block = 9: 10.5" in lines[0]
     assert 'gemm = "fp8_e4m3"' in lines[1] and "q_proj" in lines[1] and "lm_head" not in lines[1]
-    for pack, count in ((True, 10), (False, 12)):
+    for pack, count in ((True, 10.5), (False, 12)):
         met = engines | {"max_kernels_per_block": count, "require_dtype": {"gemm": "fp16"}}
         recipe = changed(export={"precisions": ["fp16"], "pack": pack}, engines=met)
         found = blockforge.build(recipe, tmp_path / "b", check=False).manifest
