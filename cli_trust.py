@@ -38,12 +38,16 @@ def verify(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every file of a bundle with its hash, and its signature with the keys that are trusted; exit 5 if not so."""
+    """Compare every file of a bundle with its hash, and its signature with the keys that are trusted.
+
+    Exit 5 if one differs, is missing, or is not the manifest's.
+    """
     from .core.bundle import Bundle
     from .core.signing import SIGNATURE
 
     opened = Bundle.open(bundle)
     opened.verify(trusted or ())
+    opened.check_strangers()
     count = len(opened.manifest.files)
     signed = (opened.path / SIGNATURE).is_file()
     found = {

@@ -5,6 +5,7 @@ write_bundle(dir) -> a temporary sibling folder -> sealed (hashes, manifest) -> 
 
 import contextlib
 import hashlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from .partial import partial_folder
 from .signing import SIGNATURE, check_signature
 
 MANIFEST = "manifest.json"
+logger = logging.getLogger(__name__)
 
 
 def sha256_of(path: Path) -> str:
@@ -36,10 +38,16 @@ class Bundle:
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest of the bundle at `path`.
 
-        Raises ArtefactError when there is none or it does not fit this version.
+        Raises UsageError where there is no such folder, ArtefactError when it holds none or it does not fit this version.
         """
         path = Path(path)
         file = path / MANIFEST
+        if not path.exists():
+            raise UsageError(
+                f"bundle {path}",
+                found="no such folder",
+                fix="A bundle is the folder that `blockforge build` writes",
+            )
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -82,10 +90,12 @@ class Bundle:
     def verify(self, trusted: Sequence[Path] = ()) -> None:
         """Compare size and SHA-256 of every file with the manifest; ArtefactError names the first that differs.
 
-        trusted: public keys (PEM), one of which must have signed the manifest, where any are given.
+        trusted: public keys (PEM), one of which must have signed the manifest, where any are given; files that the
+        manifest does not list, for which nobody vouches, are an error then.
         """
         if trusted:
             self.check_signature(trusted)
+            self.check_strangers()
         for relative, record in self.manifest.files.items():
             path = self.file(relative)
             size = path.stat().st_size
@@ -101,6 +111,17 @@ class Bundle:
                     found=f"{relative} has another SHA-256 than the manifest says",
                     fix="The file was changed: build the bundle again",
                 )
+
+    def check_strangers(self) -> None:
+        """Raise ArtefactError where the folder holds files that the manifest does not list."""
+        strangers = self.strangers()
+        if strangers:
+            some = ", ".join(strangers[:5]) + (", ..." if len(strangers) > 5 else "")
+            raise ArtefactError(
+                f"bundle {self.path}",
+                found=f"it also holds {some}, which the manifest does not list",
+                fix="Move what is yours out of the folder, and trust nothing that is not",
+            )
 
     def check_signature(self, trusted: Sequence[Path]) -> None:
         """Raise ArtefactError unless one of the trusted public keys signed the manifest that was opened."""
@@ -207,7 +228,10 @@ def write_bundle(path: str | Path) -> Iterator[Path]:
         try:
             yield staging
             staging.chmod(0o755)
+            signed = (path / SIGNATURE).exists()
             _replace(staging, path)
+            if signed:
+                logger.warning("%s has changed and so lost its signature: sign it again", path)
         except BaseException:
             stack.close()
             _remove_empty(made)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, ValidationError
 
 from .conversion import QuantizationRecord, TypingRecord
-from .errors import ArtefactError
+from .errors import ArtefactError, UsageError
 from .evidence import ElementsRecord, GreedyRecord, SeedsRecord, UnderflowRecord
 from .records import DTypeName, PrecisionName, Record
 from .shapes import Profile, ShapeRange
@@ -222,12 +222,16 @@ class Manifest(Record):
         return tuple(lines)
 
     def variant(self, precision: str | None = None) -> VariantRecord:
-        """The variant in `precision`, None for the first; ArtefactError lists what the bundle has."""
+        """The variant in `precision`, None for the first; UsageError lists what the bundle has."""
         for variant in self.variants:
             if precision in (None, variant.precision):
                 return variant
         has = ", ".join(v.precision for v in self.variants) or "none"
-        raise ArtefactError(f"variant {precision!r}", found=f"the bundle has {has}")
+        raise UsageError(
+            f"precision {precision!r}",
+            found=f"the bundle has {has}",
+            fix="Name one of them, or build it: [export] precisions",
+        )
 
 
 def manifest_from_json(text: str, path: str) -> Manifest:

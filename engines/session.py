@@ -70,7 +70,7 @@ class Session:
         precision: str | None = None,
         target: str | Target | None = None,
         verify: bool | str = True,
-        trusted: Sequence[str | Path] = (),
+        trusted: str | Path | Sequence[str | Path] = (),
         options: SessionOptions | None = None,
     ) -> None:
         """Open a bundle (or the path of one), a lone .onnx file, or a lone .plan with its .layers.json beside it.
@@ -85,7 +85,7 @@ class Session:
         """
         self._options = options or SessionOptions()
         asked = Target.parse(target) if isinstance(target, str) else target
-        keys = tuple(map(Path, trusted))
+        keys = tuple(map(Path, [trusted] if isinstance(trusted, str | Path) else trusted))
         found = open_source(source, precision=precision, target=asked, verify=verify, trusted=keys)
         self.target = found.target
         self._runner: Runner
@@ -200,7 +200,18 @@ class Session:
         on_layer: LayerTimes | None,
     ) -> Iterator[tuple[Slot, Call]]:
         """A slot, and the call as it runs it; everything about the call that can be wrong is found out here."""
-        outputs = outputs or {}
+        outputs = {} if outputs is None else outputs
+        for what, given in (("feeds", feeds), ("outputs", outputs)):
+            if not isinstance(given, Mapping):
+                raise UsageError(
+                    f"run with {what}",
+                    found=f"a {type(given).__name__}",
+                    fix="Give a mapping of names to arrays: {"
+                    + ", ".join(
+                        repr(r.name) for r in (self.inputs if what == "feeds" else self.outputs)
+                    )
+                    + "}",
+                )
         with self._pool.take() as slot:
             check_names(feeds, self.inputs)
             check_output_names(outputs, self.outputs)
@@ -209,9 +220,9 @@ class Session:
             inputs = self._views(feeds, self.inputs, on)
             sizes = check_sizes(self.inputs, shapes := {n: v.shape for n, v in inputs.items()})
             profile = pick_profile(shapes, self.profiles, self.inputs)
-            given = self._views(outputs, self.outputs, on, output=True)
-            check_outputs(given, self.outputs, sizes)
-            yield slot, Call(inputs, given, outputs, profile, handle, on_layer)
+            written = self._views(outputs, self.outputs, on, output=True)
+            check_outputs(written, self.outputs, sizes)
+            yield slot, Call(inputs, written, outputs, profile, handle, on_layer)
 
     def _views(
         self,

@@ -142,7 +142,11 @@ def _of_array(
 def _of_dlpack(
     value: Any, record: TensorRecord, place: Place, asked: str, stream: int | None, output: bool
 ) -> View:
-    kind, ordinal = value.__dlpack_device__()
+    try:
+        kind, ordinal = value.__dlpack_device__()
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
+        words = " ".join(str(error).split())
+        raise UsageError(asked, found=f"no memory to read: {words}", fix=_takes(place)) from None
     if kind in ON_HOST:
         found = dlpack.read(value)
         dtype = _known(found, record, asked)

@@ -20,7 +20,7 @@ from ..calibration.record import CalibrationRecord, ValueRecord
 from ..fusions.opset import obstacle, raise_opset
 from ..precision.prepare import declare_types
 from .attention import attention_inputs
-from .cache import require_caches
+from .cache import find_caches, require_caches
 from .calibrate import Calibration
 from .check import check_quantized
 from .epilogues import Folding, fold_epilogues
@@ -120,6 +120,7 @@ def quantize_model(
     count = len(found)
     if options.pack:
         found = pack_linears(model, found)
+        caches = find_caches(model) if caches else []  # packing gives a key's or value's producer anew
     attention = attention_inputs(model, caches) if options.attention else {}
     job = Outcomes(model, options, Spill(scratch))
     values = origin.known.values if origin.known else {}

@@ -100,12 +100,27 @@ def test_whatever_changes_the_manifest_or_a_file_is_found(bundle, tmp_path):
         forged.verify([public])
 
 
-def test_a_changed_bundle_has_lost_its_signature(bundle, tmp_path):
+def test_a_file_that_nobody_signed_is_found(bundle, tmp_path, blockforge):
+    """A module beside the scripts of polygraphy/ would be imported by them."""
+    private, public = write_keys(tmp_path)
+    signing.sign(bundle.path / "manifest.json", private)
+    (bundle.path / "polygraphy").mkdir()
+    bundle.verify([public])  # an empty folder holds nothing
+    (bundle.path / "polygraphy" / "json.py").write_text("print('planted')")
+    bundle.verify()
+    with pytest.raises(ArtefactError, match=r"also holds polygraphy/json\.py"):
+        bundle.verify([public])
+    assert blockforge("verify", bundle.path).returncode == 5
+    assert blockforge("verify", tmp_path / "nowhere").returncode == 2
+
+
+def test_a_changed_bundle_has_lost_its_signature(bundle, tmp_path, caplog):
     private, public = write_keys(tmp_path)
     signing.sign(bundle.path / "manifest.json", private)
     with write_bundle(bundle.path) as folder:
         (folder / "golden.safetensors").write_bytes(b"others")
         seal(folder, bundle.manifest.model_copy(update={"files": {}}))
+    assert "lost its signature" in caplog.text
     with pytest.raises(ArtefactError, match="drops its signature"):
         Bundle.open(bundle.path).verify([public])
 

@@ -136,7 +136,7 @@ def test_tensorrt_needs_a_gpu_and_says_so(bundle, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
-        ({"precision": "fp16"}, ArtefactError, "the bundle has fp32"),
+        ({"precision": "fp16"}, UsageError, "the bundle has fp32"),
         ({"target": "onnxruntime:tpu"}, UsageError, "onnxruntime:cpu"),
         (
             {"target": "tensorrt-rtx:sm120"},
@@ -168,3 +168,22 @@ def test_a_file_that_is_neither_is_refused(tmp_path):
         Session(tmp_path / "x.txt")
     with pytest.raises(ArtefactError, match=r"manifest\.json"):
         Session(tmp_path)
+
+
+def test_what_is_no_mapping_of_memory_is_one_error(bundle):
+    torch = pytest.importorskip("torch")
+    with Session(bundle) as session:
+        (name,) = (tensor.name for tensor in session.inputs)
+        ids = np.zeros((1, 4), np.int64)
+        for feeds, outputs in (
+            (ids, None),
+            (None, None),
+            ([name], None),
+            ({name: ids}, ["logits"]),
+        ):
+            with pytest.raises(UsageError, match="Give a mapping of names to arrays"):
+                session.run(feeds, outputs=outputs)
+        with pytest.raises(UsageError, match="no memory to read"):
+            session.run({name: torch.zeros(1, 4, dtype=torch.int64, device="meta")})
+    with pytest.raises(UsageError, match=r"key nowhere\.pem"):
+        Session(bundle, trusted="nowhere.pem")

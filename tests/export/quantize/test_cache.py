@@ -1,6 +1,7 @@
 """Key-value caches in FP8, decoded step by step against float64, with every form of cache that decoders export."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -226,3 +227,33 @@ def test_linears_are_calibrated_on_what_the_cache_gives_back(tmp_path):
     seen = [evaluator.run(f, keep=["layers.0/flat"]).kept["layers.0/flat"] for f in eight]
     amax = report.calibration.values["layers.0/flat"].amax
     assert amax == pytest.approx(max(float(x.abs().max()) for x in seen), rel=1e-5)
+
+
+def test_a_cache_that_a_packed_product_writes(tmp_path):
+    """k goes from its product straight into the cache, and packing gives that product anew."""
+    rng, size = np.random.default_rng(0), 32
+    text = f"""<ir_version: 10, opset_import: ["" : 24]>
+    g (float[b, s, {size}] x, float[b, c, {size}] past) => (float[b, s, {size}] y, float[b, t, {size}] present) {{
+        q = MatMul(x, wq) k = MatMul(x, wk) present = Concat <axis = 1> (past, k)
+        kt = Transpose <perm = [0, 2, 1]> (present) scores = MatMul(q, kt) p = Softmax(scores)
+        a = MatMul(p, present) y = MatMul(a, wo) }}"""
+    model = onnx.parser.parse_model(text)
+    for name in ("wq", "wk", "wo"):
+        array = rng.standard_normal((size, size)).astype(np.float32) / size**0.5
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(onnx.shape_inference.infer_shapes(model), tmp_path / "in.onnx")
+    shapes = {"x": (2, 4, size), "past": (2, 8, size)}
+    feeds = {
+        n: torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for n, s in shapes.items()
+    }
+    options = QuantizeOptions(kv_cache=True, rounding="nearest", head=True)
+    report = quantize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", [feeds], options)
+    assert report.packed == 1 and len(report.caches) == 1
+    scale = report.caches[0].scale
+    codes = (feeds["past"] / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+    found = TypedEvaluator(tmp_path / "out.onnx").run({"x": feeds["x"], "past": codes}).outputs
+    assert found["present"].dtype == torch.float8_e4m3fn
+    plain = TypedEvaluator(tmp_path / "in.onnx").run(feeds).outputs
+    for name, given in (("y", found["y"]), ("present", found["present"].float() * scale)):
+        lost = (given - plain[name]).norm() / plain[name].norm()
+        assert 0 < lost < 0.1, name  # a few roundings of E4M3, 2^-4 each at most
