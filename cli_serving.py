@@ -117,7 +117,7 @@ def serve(
     ] = "local",
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a bundle over HTTP (KServe v2 protocol) with Ray Serve, until Ctrl-C; needs blockforge[serve]."""
+    r"""Serve a bundle over HTTP (KServe v2 protocol) with Ray Serve, until Ctrl-C; needs blockforge\[serve]."""
     import threading
 
     from .engines.serving.ray_deployment import ReplicaOptions

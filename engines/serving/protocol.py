@@ -20,13 +20,21 @@ from .triton_warmup import little_endian
 from .wire_types import dtype_of_wire, wire_name
 
 HEADER_LENGTH = "inference-header-content-length"
-KINDS = {
-    "f": "fiu",
-    "i": "iu",
-    "u": "iu",
-    "b": "b",
-    "V": "fiu",
-}  # of a type -> of JSON numbers that it may hold
+KINDS: dict[str, set[type]] = {
+    "f": {float, int},
+    "V": {float, int},
+    "i": {int},
+    "u": {int},
+    "b": {bool},
+}  # of a type -> what json.loads makes of the values that it may hold
+JSON_NAMES: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a fraction",
+    str: "a text",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,30 +175,41 @@ def _read_input(entry: Any, binary: bytes) -> tuple[str, np.ndarray, int]:
 
 def _from_json(asked: str, data: Any, dtype: DType, count: int) -> np.ndarray:
     """The flat or nested list as one flat array of `dtype`, with every number kept."""
-    try:
-        given = np.asarray(data if isinstance(data, list) else None)
-    except (ValueError, OverflowError):
-        given = np.asarray(None)
-    if given.size != count:
-        raise UsageError(asked, found=f"{given.size} numbers", fix=f"Its shape asks for {count}")
+    given = np.asarray(data if isinstance(data, list) else [], object).reshape(-1)
+    types = set(map(type, given))
+    if list in types or given.size != count:
+        found = "lists of unequal lengths" if list in types else f"{given.size} numbers"
+        raise UsageError(asked, found=found, fix=f"Its shape asks for {count}")
     target = dtype.numpy
     if not count:
         return np.empty(0, target)
-    if given.dtype.kind not in KINDS[target.kind]:
-        raise UsageError(
-            asked, found=f"{given.dtype} in the data", fix=f"Give {WORDS[target.kind]}"
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
-        array = given.reshape(-1).astype(target)
-        if target.kind in "iu":
-            kept = (array == given.reshape(-1)).all()
-        else:
-            kept = (np.isfinite(array.astype(np.float64)) == np.isfinite(given.reshape(-1))).all()
-    if not kept:
+    if wrong := types - KINDS[target.kind]:
+        names = sorted(JSON_NAMES.get(kind, kind.__name__) for kind in wrong)
+        raise UsageError(asked, found=f"{names[0]} in the data", fix=f"Give {WORDS[target.kind]}")
+    array = _held(given, target)
+    if array is None:
         raise UsageError(
             asked, found=f"a number beyond {dtype.value}", fix="Give numbers that it holds"
         )
     return array
+
+
+def _held(given: np.ndarray, target: np.dtype) -> np.ndarray | None:
+    """Python's numbers as an array of `target`; None where it does not hold one of them."""
+    if target.kind == "b":
+        return given.astype(target)
+    if target.kind in "iu":
+        limits = np.iinfo(target)
+        fits = limits.min <= given.min() and given.max() <= limits.max
+        return given.astype(target) if fits else None
+    try:
+        wide = given.astype(np.float64)
+    except OverflowError:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = wide.astype(target)
+    kept = (np.isfinite(array.astype(np.float64)) == np.isfinite(wide)).all()
+    return array if kept else None
 
 
 WORDS = {

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,12 @@ def load_serve() -> Any:
             "Ray Serve", found=f"cannot import it: {error}", fix=INSTALL
         ) from None
     return serve
+
+
+def connected() -> bool:
+    """Whether this process is connected to a cluster already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 @contextlib.contextmanager

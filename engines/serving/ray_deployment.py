@@ -13,8 +13,8 @@ from typing import Any
 from ...core.bundle import Bundle
 from ...core.errors import UnavailableError, UsageError
 from ..session import DEFAULT_TARGET
-from ..target import Target
 from .endpoints import respond
+from .preflight import check_served
 from .ray_api import load_serve
 from .served_model import ServedModel, ServeOptions
 
@@ -53,14 +53,13 @@ def deployment(
     """A Ray Serve application of `bundle`, for serve.run. options, where given, holds precision and target too.
 
     Every node that runs a replica must see the bundle's folder. Raises UnavailableError without Ray Serve, ArtefactError and
-    UsageError for a bundle, precision or target that does not exist; what a replica finds wrong, serve.run raises.
+    UsageError for a bundle, precision, target or batch that does not exist; what a replica finds wrong, serve.run raises.
     """
-    serve = load_serve()
     options = options or ServeOptions(precision=precision, target=target)
     replicas = replicas or ReplicaOptions()
     path = Path(bundle).resolve()
-    Bundle.open(path).manifest.variant(options.precision)
-    gpu = Target.parse(options.target).device != "cpu"
+    gpu = check_served(Bundle.open(path), options).device != "cpu"
+    serve = load_serve()
     made = serve.deployment(
         Replica,
         name=DEPLOYMENT,

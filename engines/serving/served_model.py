@@ -14,6 +14,7 @@ from ..session import DEFAULT_TARGET, Session
 from .batcher import Batcher, Feeds
 from .batching import batching_of
 from .golden import samples_of
+from .model_name import check_name
 from .readiness import Check, check_ready
 from .wire_types import wire_name
 
@@ -37,6 +38,8 @@ class ServeOptions:
             raise UsageError(
                 f"wait of {self.wait_ms:g} ms", found="out of range", fix="Give 0 to 60,000"
             )
+        if self.name is not None:
+            check_name(self.name)
 
 
 class Watch(Protocol):

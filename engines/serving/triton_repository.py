@@ -6,13 +6,14 @@
 """
 
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ...core.bundle import Bundle
+from ...core.bundle import MANIFEST, Bundle
 from ...core.errors import ArtefactError, UsageError
 from ...core.manifest import EngineRecord, VariantRecord
 from ...core.partial import partial_folder
@@ -23,11 +24,14 @@ from ..target import Target
 from .batching import batching_of
 from .folder_swap import link_or_copy, one_at_a_time, swap
 from .golden import samples_of
+from .model_name import check_name
+from .preflight import engine_of
 from .triton_config import TritonModel, backend_of, config_text, signature_text
 from .triton_warmup import warm_ups
 
 CONFIG, WARM_UP = "config.pbtxt", "warmup"
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+PRECISION = re.compile(r'key: "blockforge\.precision"\s+value \{\s+string_value: "([^"]*)"')
+LAST_VERSION = 2**63 - 1  # Triton keeps it in an int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,14 @@ class PackOptions:
         ):
             if value < least:
                 raise UsageError(f"{what} {value}", found="too small", fix=f"Give {least} or more")
-        if self.name is not None and not NAME.fullmatch(self.name):
+        if self.version > LAST_VERSION:
             raise UsageError(
-                f"model name {self.name!r}",
-                found="Triton names a model by its folder",
-                fix="Use letters, digits, '_', '.' and '-'",
+                f"version {self.version}",
+                found="Triton's versions are 64-bit integers",
+                fix=f"Give at most {LAST_VERSION}",
             )
+        if self.name is not None:
+            check_name(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +102,11 @@ def pack_triton(
     """Write one model for each target into `repository`, which is made if need be.
 
     Everything that can be refused is refused before anything is written. Raises UsageError for a target, type, batch or
-    name that Triton cannot have, and for a version that is there already; ArtefactError for a bundle that is damaged
-    or lacks the engine.
+    name that Triton cannot have, for an engine that the bundle lacks, for a version that is there already, and for a
+    repository inside a bundle; ArtefactError for a bundle that is damaged.
     """
     options = options or PackOptions()
+    _check_repository(repository)
     bundle.verify()
     variant = bundle.manifest.variant(precision)
     samples = samples_of(bundle)
@@ -108,7 +115,7 @@ def pack_triton(
         backend_of(target)
         profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
         batching = batching_of(variant.inputs, variant.outputs, profile, options.max_batch)
-        engine = _engine(bundle, variant, target)
+        engine = engine_of(bundle, variant, target)
         model = TritonModel(
             name=_name(bundle, target, options, several=len(targets) > 1),
             variant=variant,
@@ -152,22 +159,25 @@ def _name(bundle: Bundle, target: Target, options: PackOptions, *, several: bool
         or re.sub(r"[^A-Za-z0-9_.-]+", "-", bundle.manifest.name).lstrip("-.")
         or "model"
     )
-    return f"{name}-{target.slug}" if several else name
+    name = f"{name}-{target.slug}" if several else name
+    check_name(name)
+    return name
 
 
-def _engine(bundle: Bundle, variant: VariantRecord, target: Target) -> EngineRecord | None:
-    """The bundle's engine for `target`; None where the ONNX file runs and was never compiled for it."""
-    for engine in variant.engines:
-        if engine.target == str(target):
-            return engine
-    if not target.is_tensorrt:
-        return None
-    has = ", ".join(engine.target for engine in variant.engines) or "none"
-    raise ArtefactError(
-        f"engine {target} ({variant.precision}) of {bundle.path}",
-        found=f"the bundle has {has}",
-        fix=f"blockforge compile {bundle.path} --target {target}",
-    )
+def _check_repository(repository: Path) -> None:
+    """Raise UsageError for a folder in a bundle: files that the manifest does not list would spoil it."""
+    place = repository.resolve()
+    for folder in (place, *place.parents):
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(manifest, dict) and {"schema_version", "variants", "files"} <= set(manifest):
+            raise UsageError(
+                f"repository {repository}",
+                found=f"it would lie in the bundle {folder}, whose manifest lists every file",
+                fix="Name a folder outside",
+            )
 
 
 def _onnxruntime(bundle: Bundle) -> str:
@@ -214,13 +224,29 @@ def _check_place(place: Path, model: TritonModel, options: PackOptions) -> None:
             fix="Give another --version, or --force to replace it",
         )
     others = [p.name for p in place.iterdir() if p.name.isdigit() and p != version]
-    if others and not config.read_text(encoding="utf-8").startswith(signature_text(model)):
+    text = config.read_text(encoding="utf-8")
+    listed = _listed(sorted(others, key=int))
+    if others and not text.startswith(signature_text(model)):
         raise UsageError(
             asked,
-            found=f"version {', '.join(sorted(others))} there has another signature or batch limit, and one {CONFIG} "
-            "serves all versions",
+            found=f"{listed} another signature or batch limit, and one {CONFIG} serves all versions",
             fix="Give another --name, or the same --max-batch",
         )
+    precision = PRECISION.search(text)
+    if others and precision and precision[1] != model.variant.precision:
+        raise UsageError(
+            asked,
+            found=f"{listed} the precision {precision[1]}, this one {model.variant.precision}, and one {CONFIG} "
+            "serves all versions",
+            fix="Give another --name",
+        )
+
+
+def _listed(versions: Sequence[str]) -> str:
+    """["1", "2", "3"] -> "versions 1, 2 and 3 there have"."""
+    if len(versions) < 2:
+        return f"version {''.join(versions)} there has"
+    return f"versions {', '.join(versions[:-1])} and {versions[-1]} there have"
 
 
 def _write(stage: Path, place: Path, plan: Plan, version: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 from serving_bundles import CASES, HIDDEN, hidden, make_bundle, plan, tensor
 from triton_rules import SCHEMA, TAKES, dtype_name, faults, read_config
 
-from blockforge.core.errors import ArtefactError, UsageError
+from blockforge.core.errors import UsageError
 from blockforge.engines.serving.batching import batching_of
 from blockforge.engines.serving.pbtxt import Word, to_pbtxt
 from blockforge.engines.serving.triton_repository import PackOptions, pack_triton
@@ -119,9 +119,7 @@ def test_a_plan_of_tensorrt_rtx_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"libnvinfer.*no backend.*onnxruntime:cuda"):
         pack(packed, tmp_path / "r", "onnxruntime:cpu", "tensorrt-rtx:sm89")
     assert not (tmp_path / "r").exists()
-    with pytest.raises(
-        ArtefactError, match=r"the bundle has tensorrt-rtx:sm89.*blockforge compile"
-    ):
+    with pytest.raises(UsageError, match=r"the bundle has tensorrt-rtx:sm89.*blockforge compile"):
         pack(packed, tmp_path / "r", "tensorrt:sm90")
 
 

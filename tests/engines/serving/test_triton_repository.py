@@ -129,8 +129,8 @@ def test_a_damaged_bundle_is_not_packed(bundle, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "../up"}, "names a model by its folder"),
-        ({"name": ".hidden"}, "names a model by its folder"),
+        ({"name": "../up"}, "a folder and a part of the URL"),
+        ({"name": ".hidden"}, "a folder and a part of the URL"),
         ({"version": 0}, "1 or more"),
         ({"instances": 0}, "1 or more"),
         ({"delay": -1}, "0 or more"),
