@@ -119,6 +119,7 @@ def _dry_run(precision: str, run: "DryRun") -> "list[Table | str]":
     from rich.markup import escape
 
     made = console.table(f"{precision} {run.target}: nothing is built", "", "")
+    made.show_header = False
     rows = [("graph", f"{run.model}, {run.nodes} nodes"), ("writes", ", ".join(run.files))]
     for number, profile in enumerate(run.profiles):
         sizes = [

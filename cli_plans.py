@@ -64,10 +64,12 @@ def diff_plan(
 ) -> None:
     """Compare two builds kernel by kernel, matched by ONNX nodes; exit 1 where fusion, kernel types or dtypes differ."""
     from .engines.plan_diff import diff_plans
-    from .inspection import one_plan
+    from .inspection import one_plan, require_there
     from .tables_plans import diff_tables
 
     targets, precisions = _two("--target", target), _two("--precision", precision)
+    for path in (a, b):
+        require_there(path)
     plans = [
         one_plan(path, target=wanted, precision=name)
         for path, wanted, name in zip((a, b), targets, precisions, strict=True)

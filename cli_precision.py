@@ -1,15 +1,29 @@
 """The command that gives a graph another precision."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from . import console, tables
 from .cli_tools import JsonOption
+from .core.errors import UsageError
+
+if TYPE_CHECKING:
+    from .quantization import Outcome
+
+
+# Options that only a precision below 16 bits reads, and those that a graph quantised before has no use for.
+BELOW_16_BITS = (
+    *("base", "observer", "rounding", "attention", "head", "kv_cache", "epilogues"),
+    *("keep", "only", "pack"),
+)
+UNUSED_BY_A_COPY = (*BELOW_16_BITS, "calibration", "io", "island", "max_kl", "max_error")
 
 
 def quantize(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Any ONNX graph.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx")],
     precision: Annotated[
@@ -71,15 +85,22 @@ def quantize(
     from .core.dtypes import DType
     from .export.precision import PrecisionOptions
     from .export.quantize.options import QuantizeOptions
-    from .quantization import load_feeds, quantize_graph, search_of
+    from .quantization import load_feeds, quantize_graph, require_output, search_of
 
+    require_output(model, output)
     plain = precision in ("fp16", "bf16")
+    if plain and (unread := _given(context, BELOW_16_BITS)):
+        raise UsageError(
+            f"precision {precision}",
+            found=f"{', '.join(unread)}, which only a precision below 16 bits reads",
+            fix=f"Leave {'it' if len(unread) == 1 else 'them'} out, or choose such a precision",
+        )
     typed_as = precision if plain else base
     typing = None
     if typed_as != "keep":
         typing = PrecisionOptions(DType(typed_as), io=io, island=DType(island))
     quantization = None
-    if precision not in ("fp16", "bf16"):
+    if not plain:
         quantization = QuantizeOptions(
             format=precision,  # type: ignore[arg-type]
             observer=observer,
@@ -105,6 +126,31 @@ def quantize(
             progress=progress,
         )
     console.emit(outcome.to_json(), lambda: tables.quantization_tables(outcome), as_json)
+    if unread := _given(context, _unused(outcome)):
+        console.stderr_console().print(
+            f"without effect, as the graph was {precision if plain else 'quantised'} before and was copied: "
+            + ", ".join(unread)
+        )
+
+
+def _given(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Those of the options `names` that the command line has, as they are written there."""
+    return [
+        "--" + name.replace("_", "-")
+        for name in names
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    ]
+
+
+def _unused(outcome: "Outcome") -> tuple[str, ...]:
+    """The options that an output which is a copy had no use for."""
+    if outcome.quantization is None:
+        copied = outcome.typing is not None and outcome.typing.already is not None
+        return ("calibration", "io", "island") if copied else ()
+    if not outcome.quantization.already:
+        return ()
+    folded = bool(outcome.quantization.epilogues)
+    return tuple(name for name in UNUSED_BY_A_COPY if not (folded and name == "epilogues"))
 
 
 COMMANDS = (quantize,)

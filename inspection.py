@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .console import table
 from .core.bundle import Bundle
-from .core.errors import UsageError
+from .core.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -71,7 +71,12 @@ def open_plans(
 
     if path.is_file():
         beside = path.with_name(path.name.removesuffix(".plan") + LAYERS)
-        return [Plan(path.name, load_layers(beside if path.suffix == ".plan" else path))]
+        file = beside if path.suffix == ".plan" else path
+        try:
+            return [Plan(path.name, load_layers(file))]
+        except ArtefactError:
+            _refuse_trtexec(file)
+            raise
     bundle = Bundle.open(path)
     engines = [
         (variant, engine)
@@ -93,6 +98,32 @@ def open_plans(
         Plan(f"{v.precision} {e.target}", load_layers(bundle.file(str(e.layers))), v)
         for v, e in chosen
     ]
+
+
+def require_there(path: Path) -> None:
+    """UsageError where there is neither a bundle nor a file at `path`."""
+    if not path.exists():
+        raise UsageError(
+            f"engine {path}",
+            found="no such file or folder",
+            fix=f"Name a bundle, a {LAYERS}, or a .plan beside one",
+        )
+
+
+def _refuse_trtexec(file: Path) -> None:
+    """ArtefactError for a file with the two keys of trtexec's layers; others are load_layers' to judge."""
+    import json
+
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return
+    if isinstance(content, dict) and {"Layers", "Bindings"} <= content.keys():
+        raise ArtefactError(
+            f"kernels of {file}",
+            found="layers as trtexec writes them",
+            fix=f"Name the bundle, or the engine's {LAYERS} in it",
+        )
 
 
 def one_plan(path: Path, *, target: str | None = None, precision: str | None = None) -> Plan:
@@ -134,7 +165,7 @@ def view_plans(
 def write_trtexec(plans: Sequence[Plan], file: Path) -> None:
     """Write the layers of the one plan among `plans` as `trtexec --exportLayerInfo` does.
 
-    Raises UsageError for several, for a lone file, whose inputs and outputs nobody names, and for what cannot be written.
+    Raises UsageError for several, for a lone file, whose inputs and outputs nobody names, for ONNX Runtime's nodes, and for what cannot be written.
     """
     import json
 
@@ -154,12 +185,20 @@ def write_trtexec(plans: Sequence[Plan], file: Path) -> None:
             found=f"only {plan.title}, which does not name inputs and outputs",
             fix="Name its bundle",
         )
+    if plan.layers.source != "builder":
+        raise UsageError(
+            asked,
+            found=f"{plan.title}, whose nodes are no layers of TensorRT",
+            fix="Choose an engine of TensorRT with --target",
+        )
     edges = [record.name for record in (*plan.variant.inputs, *plan.variant.outputs)]
     text = json.dumps(trtexec_layers(plan.layers, edges), indent=1)
     try:
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(asked, found=f"cannot write it: {error.strerror}") from None
+        raise UsageError(
+            asked, found=f"cannot write it: {error.strerror}", fix="Name a folder you may write"
+        ) from None
 
 
 def render(views: Sequence[PlanView]) -> "Group":

@@ -87,10 +87,12 @@ def quantize_graph(
 
     typing: None keeps the types that the graph has. feeds: sets of the graph's inputs, as it declares them; the last
     quarter of them, one at least, is what a search is measured on. A graph that is quantised already is only looked
-    at by the second step. Raises what typed_file, quantize_file and search_file raise; nothing is left then.
+    at by the second step. Raises what require_output, typed_file, quantize_file and search_file raise; nothing is
+    left then.
     """
     from .export.precision import typed_file
 
+    require_output(source, output)
     if quantization is None:
         assert typing is not None, "nothing was asked for"
         return Outcome(typed_file(source, output, feeds, typing, progress), None)
@@ -101,6 +103,20 @@ def quantize_graph(
         report = typed_file(source, typed, feeds, typing, progress)
         fitting = feeds if report.already else as_declared(typed, feeds)
         return _quantize(report, typed, output, fitting, quantization, search, progress)
+
+
+def require_output(source: Path, output: Path) -> None:
+    """UsageError where `output` is the file `source`, also by a link, or lies in a folder that does not exist."""
+    if source.exists() and output.exists() and output.samefile(source):
+        raise UsageError(
+            f"write {output}", found="it is the graph that is read", fix="Name another file with -o"
+        )
+    if not output.absolute().parent.is_dir():
+        raise UsageError(
+            f"write {output}",
+            found="cannot write there: No such file or directory",
+            fix="Name a folder you may write, with enough room",
+        )
 
 
 def _quantize(

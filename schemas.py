@@ -6,6 +6,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from . import schemas_commands as more
 from .core.errors import UsageError
 from .core.manifest import Manifest
 from .core.records import Record
@@ -17,7 +18,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class BundleBody(Record):
-    """What build, export, compile and validate print; passed: no limit was missed."""
+    """What build, export, compile and validate print of a bundle; passed: no limit was missed."""
 
     bundle: str
     passed: bool
@@ -223,9 +224,15 @@ def _polygraphy() -> Any:
     )
 
 
+def _compile() -> Any:
+    """A bundle, or with --dry-run what would be built."""
+    return BundleBody | more.rows_of(more.dry_run_body())
+
+
 _TYPES: "dict[str, Callable[[], Any]]" = {
     "manifest": lambda: Manifest,
-    **dict.fromkeys(("build", "export", "compile", "validate"), lambda: BundleBody),
+    **dict.fromkeys(("build", "export", "validate"), lambda: BundleBody),
+    "compile": _compile,
     "report": lambda: ReportBody,
     "inspect": lambda: tuple[PlanBody, ...],
     "diff-plan": lambda: PlanDiffBody,
@@ -234,5 +241,15 @@ _TYPES: "dict[str, Callable[[], Any]]" = {
     "bench": _bench,
     "import-polygraphy": _polygraphy,
     "doctor": lambda: tuple[FindingRow, ...],
+    "quantize": more.quantize_body,
+    "fuse": more.fuse_body,
+    "preflight": lambda: more.rows_of(more.preflight_body()),
+    "cache": more.cache_body,
+    "cost": more.cost_body,
+    "plugins": more.plugins_body,
+    "pack": more.pack_body,
+    "serve": lambda: more.ServeBody,
+    "sign": lambda: more.SignBody,
+    "verify": lambda: more.VerifyBody,
     "error": lambda: ErrorBody,
 }

@@ -35,7 +35,7 @@ TOP = {
     *("cli_polygraphy.py", "cli_proof.py", "cli_serving.py", "proof.py", "tables_proof.py"),
     "inspection.py",
     *("recipe.py", "pipeline.py", "stages.py", "variants.py", "calibration.py", "conversion.py"),
-    *("inference.py", "quantization.py", "schemas.py", "sections.py"),
+    *("inference.py", "quantization.py", "schemas.py", "schemas_commands.py", "sections.py"),
 }
 LIGHT = [
     "cli.py",

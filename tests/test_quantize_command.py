@@ -2,14 +2,19 @@
 
 import json
 
+import jsonschema
 import numpy as np
 import onnx
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from blockforge.cli import app
 from blockforge.core.dtypes import DType
+from blockforge.core.errors import UsageError
 from blockforge.export.export import export_variant
 from blockforge.model.checkpoints import preset_checkpoint
+from blockforge.schemas import schema_of
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,9 @@ def quantized(blockforge):
     def run(*arguments):
         done = blockforge("quantize", *arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)
+        body = json.loads(done.stdout)
+        jsonschema.validate(body, schema_of("quantize"))
+        return body
 
     return run
 
@@ -54,7 +61,7 @@ def types_of(path):
     return {i.data_type for i in model.graph.initializer}
 
 
-def test_fp8_within_a_budget(quantized, graph, data, tmp_path):
+def test_fp8_within_a_budget(blockforge, quantized, graph, data, tmp_path):
     output = tmp_path / "fp8.onnx"
     arguments = (graph, "-o", output, "--precision", "fp8", "--calibration", data)
     whole = quantized(*arguments)
@@ -63,6 +70,9 @@ def test_fp8_within_a_budget(quantized, graph, data, tmp_path):
     assert onnx.TensorProto.FLOAT8E4M3FN in types_of(output)
     again = quantized(output, "-o", tmp_path / "again.onnx", "--precision", "fp8")
     assert again["quantization"]["already"] and again["typing"] is None
+    words = ("--keep", "lm_head", "--observer", "amax")
+    copied = blockforge("quantize", output, "-o", tmp_path / "c.onnx", "--precision", "fp8", *words)
+    assert copied.returncode == 0 and copied.stderr.rstrip().endswith(": --observer, --keep")
     worst = quantized(*arguments, "--max-kl", "10")["search"]
     assert not any(choice["kept"] for choice in worst["choices"])
     searched = quantized(*arguments, "--max-kl", str(worst["reached"] / 2))["search"]
@@ -97,12 +107,31 @@ def test_a_text_with_a_tokenizer(blockforge, quantized, graph, tmp_path):
         (("--precision", "fp8", "--max-kl", "0.1", "--gpu", "abacus"), "abacus"),
         (("--precision", "fp8", "--calibration", "none.npz"), "none.npz"),
         (("--precision", "fp7"), "fp7"),
+        (("--precision", "fp16", "--kv-cache", "--no-pack"), "--kv-cache, --pack, which only"),
+        (("--precision", "bf16", "--epilogues"), "--epilogues, which only"),
+        (("--precision", "fp16", "--observer", "mse"), "--observer, which only"),
     ],
 )
 def test_misuse_is_one_error_and_leaves_nothing(blockforge, graph, tmp_path, arguments, words):
     done = blockforge("quantize", graph, "-o", tmp_path / "out.onnx", *arguments, cwd=tmp_path)
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_source_is_never_the_output(tmp_path):
+    """By its name and by links of both kinds; and no folder is made for the output."""
+    source = tmp_path / "g.onnx"
+    source.write_bytes(b"any")
+    (tmp_path / "soft.onnx").symlink_to(source)
+    (tmp_path / "hard.onnx").hardlink_to(source)
+    for name, words in (
+        *((name, "the graph that is read") for name in ("g.onnx", "soft.onnx", "hard.onnx")),
+        ("no/q.onnx", "No such file"),
+    ):
+        arguments = ["quantize", str(source), "-o", str(tmp_path / name), "--precision", "fp16"]
+        refused = CliRunner().invoke(app, arguments).exception
+        assert isinstance(refused, UsageError) and words in str(refused)
+    assert source.read_bytes() == b"any" and not (tmp_path / "no").exists()
 
 
 def test_what_is_written_computes_the_same(quantized, graph, data, tmp_path):

@@ -120,7 +120,9 @@ def quantize_model(
     count = len(found)
     if options.pack:
         found = pack_linears(model, found)
-        caches = find_caches(model) if caches else []  # packing gives a key's or value's producer anew
+        caches = (
+            find_caches(model) if caches else []
+        )  # packing gives a key's or value's producer anew
     attention = attention_inputs(model, caches) if options.attention else {}
     job = Outcomes(model, options, Spill(scratch))
     values = origin.known.values if origin.known else {}

@@ -2,6 +2,7 @@
 
 import json
 
+import jsonschema
 import pytest
 from engine_graphs import fp8_linear
 from planned import bundle_of
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from blockforge.cli import app
 from blockforge.core.errors import UsageError
 from blockforge.engines import building
+from blockforge.schemas import schema_of
 
 RECIPE = {
     "name": "b",
@@ -43,6 +45,9 @@ def test_it_says_what_would_be_built_and_writes_nothing(tmp_path):
     done = dry_run(bundle, "-t", "tensorrt-rtx:sm89+sm120", "-t", "onnxruntime:cpu", "--json")
     assert done.exit_code == 0 and files(tmp_path) == before
     rtx, ort = json.loads(done.stdout)
+    jsonschema.validate([rtx, ort], schema_of("compile"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([rtx | {"more": 1}], schema_of("compile"))
     assert (rtx["precision"], rtx["target"]) == ("fp16", "tensorrt-rtx:sm89+sm120")
     assert rtx["files"][0] == "engines/tensorrt-rtx-sm89+sm120.plan"
     assert rtx["options"]["optimization_level"] == 2 and rtx["options"]["tf32"] is False
@@ -52,6 +57,8 @@ def test_it_says_what_would_be_built_and_writes_nothing(tmp_path):
     assert ort["parts"] == {} and ort["files"] == ["engines/onnxruntime-cpu.layers.json"]
     shown = dry_run(bundle, "-t", "tensorrt-rtx:sm89").stdout
     assert "optimization_level 2" in shown and "1x1x64 to 2x8x64 to 4x32x64" in shown
+    after = [line for line in shown.splitlines() if line.strip()][1]
+    assert after.split()[0] == "graph" and "─" not in shown.split("nothing stands")[0]
     assert "cache miss" in shown and "nothing stands in the way" in shown
 
 

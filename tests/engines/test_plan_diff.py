@@ -197,4 +197,6 @@ def test_the_command_on_bundles(listings, tmp_path):
     several = CliRunner().invoke(app, ["diff-plan", str(bundle), str(bundle)])
     assert "fp32 tensorrt-rtx:sm89, fp16 tensorrt-rtx:sm89" in str(several.exception)
     thrice = CliRunner().invoke(app, ["diff-plan", "a", "b", *both, "--precision", "bf16"])
+    missing = CliRunner().invoke(app, ["diff-plan", str(bundle), str(tmp_path / "nope")]).exception
+    assert isinstance(missing, UsageError) and f"{tmp_path / 'nope'}: no such" in str(missing)
     assert "--precision 3 times" in str(thrice.exception)

@@ -9,6 +9,7 @@ from planned import bundle_of, recorded
 from typer.testing import CliRunner
 
 from blockforge.cli import app
+from blockforge.core.errors import ArtefactError
 from blockforge.engines.trtexec_layers import trtexec_layers
 
 # What trex's Activation knows of the compiler's words (activations.py of trt-engine-explorer): word -> bytes.
@@ -72,6 +73,8 @@ def test_the_command(listings, tmp_path):
     assert made.exit_code == 0 and "block 1" in made.stdout
     assert json.loads(file.read_text())["Bindings"] == ["hidden_states", "output"]
     read(json.loads(file.read_text()))
+    failed = CliRunner().invoke(app, ["diff-plan", str(file), str(file)]).exception
+    assert isinstance(failed, ArtefactError) and "as trtexec writes them" in str(failed)
 
 
 def test_what_cannot_be_written(listings, tmp_path):
@@ -79,11 +82,14 @@ def test_what_cannot_be_written(listings, tmp_path):
         recorded(listings),
         recorded(listings).model_copy(update={"target": "tensorrt-rtx:sm120"}),
     ]
+    ran = recorded(listings).model_copy(update={"target": "onnxruntime:cpu", "source": "profiler"})
+    ort = bundle_of(tmp_path / "ort", {"fp16": [ran]})
     bundle = bundle_of(tmp_path / "b", {"fp16": plans})
     lone = bundle / "fp16/engines/tensorrt-rtx-sm89.layers.json"
     for arguments, words in (
         ([bundle, "--trtexec", tmp_path / "x"], "2 engines: fp16 tensorrt-rtx:sm89, fp16"),
         ([lone, "--trtexec", tmp_path / "x"], "does not name inputs and outputs"),
+        ([ort, "-t", "onnxruntime:cpu", "--trtexec", tmp_path / "x"], "no layers of TensorRT"),
         ([bundle, "-t", "tensorrt-rtx:sm89", "--trtexec", tmp_path / "no/x"], "cannot write it"),
     ):
         assert words in str(inspect(*arguments).exception)

@@ -4,11 +4,14 @@ import json
 
 import jsonschema
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from blockforge.cli import app
 from blockforge.console import emit
+from blockforge.core.bundle import seal, write_bundle
 from blockforge.core.errors import UsageError
+from blockforge.core.manifest import Manifest
 from blockforge.schemas import _TYPES, schema_of
 
 from .report.pages import engine, manifest, save_kernels, variant, verdict
@@ -29,6 +32,12 @@ def test_every_schema_is_one(name):
     schema = schema_of(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
+
+
+def test_every_command_with_json_has_a_schema():
+    commands = typer.main.get_command(app).commands
+    spoken = {n for n, c in commands.items() if any("--json" in p.opts for p in c.params)}
+    assert {"build", "diff-plan", "quantize"} <= spoken <= set(_TYPES)
 
 
 def test_the_command_prints_them_and_lists_what_there_is():
@@ -78,3 +87,54 @@ def test_small_commands_and_errors_fit(fits_schema):
     fits_schema("doctor", json.loads(done.stdout))
     fits_schema("error", {"error": {"asked": "a", "found": "b", "fix": ""}, "exit_code": 2})
     fits_schema("report", {"report": "bundles/x/report.html"})
+
+
+@pytest.mark.parametrize(
+    "arguments", [("cost", "llama-tiny"), ("cost", "bert-tiny"), ("plugins",)], ids=" ".join
+)
+def test_tables_without_a_file_fit(arguments, fits_schema):
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    fits_schema(arguments[0], json.loads(done.stdout))
+
+
+def test_a_cache_fits(tmp_path, fits_schema):
+    for action in ("ls", "prune", "verify"):
+        done = CliRunner().invoke(app, ["cache", action, "--dir", str(tmp_path), "--json"])
+        fits_schema("cache", json.loads(done.stdout))
+
+
+def test_graphs_fit(tmp_path, fits_schema):
+    """A norm in pieces, and a product of a double that TensorRT lacks."""
+    from onnx import TensorProto, parser, save
+
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (double[2,8] x) => (double[2,8] y)
+    <double e = {0.000001}, float[1] two = {2.0}, int64[1] axes = {-1}> {
+      s = Mul (x, x)  m = ReduceMean (s, axes)  v = Add (m, e)  r = Sqrt (v)  y = Div (x, r) }"""
+    model = parser.parse_model(text)
+    assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
+    save(model, tmp_path / "g.onnx")
+    path = str(tmp_path / "g.onnx")
+    fused = CliRunner().invoke(app, ["fuse", path, "-o", str(tmp_path / "f.onnx"), "--json"])
+    fits_schema("fuse", json.loads(fused.stdout))
+    looked = CliRunner().invoke(app, ["preflight", path, "-t", "tensorrt-rtx:sm89", "--json"])
+    (report,) = json.loads(looked.stdout)
+    assert report["findings"]
+    fits_schema("preflight", [report])
+    with pytest.raises(jsonschema.ValidationError):
+        fits_schema("preflight", [report | {"passed": "yes"}])
+
+
+def test_what_trust_prints_fits(tmp_path, fits_schema):
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization as pem
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    form = (pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
+    (tmp_path / "key.pem").write_bytes(Ed25519PrivateKey.generate().private_bytes(*form))
+    with write_bundle(tmp_path / "b") as folder:
+        (folder / "golden.safetensors").write_bytes(b"numbers")
+        made = "2026-01-01T00:00:00Z"
+        seal(folder, Manifest(name="x", created=made, recipe={}, tools={}, variants=()))
+    for command, *options in (("sign", "--key", str(tmp_path / "key.pem")), ("verify",)):
+        done = CliRunner().invoke(app, [command, str(tmp_path / "b"), *options, "--json"])
+        fits_schema(command, json.loads(done.stdout))
