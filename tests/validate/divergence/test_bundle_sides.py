@@ -72,7 +72,7 @@ def test_the_first_precision_and_the_named_one(bundle):
     assert open_source(str(bundle.path)).label.endswith(":fp32")
     exact = diff(open_side(f"{bundle.path}:reference"), open_source(f"{bundle.path}:fp32"))
     assert exact.equal and exact.totals["logits"] < 1e-5
-    with pytest.raises(ArtefactError, match="the bundle has fp32, fp16"):
+    with pytest.raises(UsageError, match="the bundle has fp32, fp16"):
         open_source(f"{bundle.path}:bf16")
 
 
