@@ -22,7 +22,7 @@ from . import (
 )
 from .cli_junit import JunitOption, junit_file
 from .cli_plans import TargetOption
-from .cli_tools import COMMANDS, JsonOption
+from .cli_tools import COMMANDS, BundleArgument, JsonOption
 from .core.errors import BlockforgeError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ INTERRUPTED = 130
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a ready recipe.")
 ]
-BundleArgument = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
 OutputOption = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="DIR", help="Where the bundle goes (bundles/<name>)."),

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from . import console
-from .cli_tools import JsonOption
+from .cli_tools import BundleArgument, JsonOption
 
 if TYPE_CHECKING:
     from .engines.serving.triton_repository import PackedModel
 
-BundleArgument = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
 PrecisionOption = Annotated[str | None, typer.Option(help="Which graph (the first).")]
 NameOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the model (the bundle's).")

@@ -7,6 +7,7 @@ import typer
 
 from . import console, tables
 
+BundleArgument = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

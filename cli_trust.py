@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from . import console
-from .cli_tools import JsonOption
-
-BundleArgument = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
+from .cli_tools import BundleArgument, JsonOption
 
 
 def sign(

@@ -93,6 +93,14 @@ class SearchSection(Section):
             raise ValueError("give either max_kl_divergence or max_error")
         return self
 
+    @property
+    def budget(self) -> tuple[float, Literal["kl", "error"]]:
+        """The limit, and what it is of."""
+        if self.max_kl_divergence is not None:
+            return self.max_kl_divergence, "kl"
+        assert self.max_error is not None
+        return self.max_error, "error"
+
 
 class QuantizeSection(Section):
     """How the precisions below 16 bits are made.

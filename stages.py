@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .calibration import read_text
 from .core.dtypes import dtype_from_name
-from .core.manifest import EngineRecord, Manifest, RangeRecord, VariantRecord
+from .core.manifest import EngineRecord, Manifest, VariantRecord, range_records
 from .core.progress import Progress
 from .core.shapes import Profile
 from .recipe import Recipe
@@ -48,10 +48,7 @@ class Job:
 def export_stage(job: Job, folder: Path, progress: Progress) -> Manifest:
     """Write one graph for each precision of the recipe; the manifest that describes them."""
     made = make_variants(job.recipe, job.checkpoint, job.profile, folder, progress)
-    more = tuple(
-        {name: RangeRecord(min=r.min, opt=r.opt, max=r.max) for name, r in profile.items()}
-        for profile in job.profiles[1:]
-    )
+    more = tuple(map(range_records, job.profiles[1:]))
     variants = tuple(variant.model_copy(update={"more_profiles": more}) for variant in made)
     return Manifest(
         name=job.recipe.name,

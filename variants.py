@@ -15,7 +15,7 @@ from .calibration import Calibration, calibration_feeds
 from .conversion import quantization_record, typing_record
 from .core.conversion import QuantizationRecord, TypingRecord
 from .core.dtypes import DType, dtype_from_name
-from .core.manifest import RangeRecord, VariantRecord
+from .core.manifest import VariantRecord, range_records
 from .core.progress import Progress, Step
 from .core.shapes import Profile
 from .quantization import as_declared
@@ -173,11 +173,7 @@ def _quantized(
         from .export.search.cost import roofline
         from .export.search.search import Budget, search_file
 
-        limit = search.max_kl_divergence
-        least = search.min_quantized_share
-        budget = Budget(search.max_error or 0.0, "error", search.order, least)
-        if limit is not None:
-            budget = Budget(limit, "kl", search.order, least)
+        budget = Budget(*search.budget, search.order, search.min_quantized_share)
         tokens = math.prod(next(iter(profile.values())).opt[:2])
         limits = roofline(search.gpu, tokens)
         trial = as_declared(source, calibration.trial)
@@ -227,9 +223,7 @@ def _record(
             "opset": made.opset,
             "inputs": made.summary.inputs,
             "outputs": made.summary.outputs,
-            "profile": {
-                key: RangeRecord(min=r.min, opt=r.opt, max=r.max) for key, r in profile.items()
-            },
+            "profile": range_records(profile),
             "operators": made.summary.operators,
             "dtypes": made.summary.dtypes,
             "num_blocks": 1 if recipe.layer is not None else checkpoint.config.num_layers,

@@ -116,10 +116,9 @@ class Bundle:
         """Raise ArtefactError where the folder holds files that the manifest does not list."""
         strangers = self.strangers()
         if strangers:
-            some = ", ".join(strangers[:5]) + (", ..." if len(strangers) > 5 else "")
             raise ArtefactError(
                 f"bundle {self.path}",
-                found=f"it also holds {some}, which the manifest does not list",
+                found=f"it also holds {_some(strangers)}, which the manifest does not list",
                 fix="Move what is yours out of the folder, and trust nothing that is not",
             )
 
@@ -134,6 +133,11 @@ class Bundle:
                 found="its manifest was replaced after it was opened",
                 fix="Open it again",
             )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def inside(relative: str) -> PurePosixPath:
@@ -201,9 +205,10 @@ def check_destination(path: Path) -> None:
     except OSError as error:
         raise _unwritable(path, error) from None
     if strangers:
-        some = ", ".join(strangers[:5]) + (", ..." if len(strangers) > 5 else "")
         raise UsageError(
-            asked, found=f"the bundle's folder also holds {some}, which would be lost", fix=fix
+            asked,
+            found=f"the bundle's folder also holds {_some(strangers)}, which would be lost",
+            fix=fix,
         )
 
 

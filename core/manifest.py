@@ -137,6 +137,11 @@ class VerdictRecord(Record):
     notes: tuple[str, ...] = ()
 
 
+def range_records(profile: Profile) -> dict[str, RangeRecord]:
+    """A profile as the manifest holds it; VariantRecord.profiles is the way back."""
+    return {name: RangeRecord(min=r.min, opt=r.opt, max=r.max) for name, r in profile.items()}
+
+
 class VariantRecord(Record):
     """The graph in one precision, with its engines and verdicts.
 

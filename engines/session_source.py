@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.bundle import MANIFEST, Bundle, sha256_of
-from ..core.errors import ArtefactError, UsageError
+from ..core.errors import ArtefactError, BlockforgeError, UsageError
 from ..core.manifest import EngineRecord, TensorRecord, VariantRecord
 from ..core.shapes import Profile
 from .layers_file import load_layers
@@ -104,7 +104,7 @@ def _of_bundle(
     variant = bundle.manifest.variant(precision)
     plan, record = None, None
     if target.is_tensorrt:
-        record = _engine(bundle, variant, target)
+        record = plan_of(bundle, variant, target)
         path = bundle.file(str(record.path))
         plan = path.read_bytes()
         if verify:  # the very bytes that will be loaded
@@ -124,13 +124,18 @@ def _of_bundle(
     )
 
 
-def _engine(bundle: Bundle, variant: VariantRecord, target: Target) -> EngineRecord:
-    """The engine for `target`, which has a file."""
+def plan_of(
+    bundle: Bundle,
+    variant: VariantRecord,
+    target: Target,
+    error: type[BlockforgeError] = ArtefactError,
+) -> EngineRecord:
+    """The engine for `target`, which has a file; raises `error` where the bundle has none."""
     for engine in variant.engines:
         if engine.target == str(target) and engine.path:
             return engine
     has = ", ".join(engine.target for engine in variant.engines) or "none"
-    raise ArtefactError(
+    raise error(
         f"engine {target} ({variant.precision}) of {bundle.path}",
         found=f"the bundle has {has}",
         fix=f"blockforge compile {bundle.path} --target {target}",

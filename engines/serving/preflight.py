@@ -9,6 +9,7 @@ from ...core.bundle import Bundle
 from ...core.errors import UsageError
 from ...core.manifest import EngineRecord, VariantRecord
 from ..requirements import check_runnable
+from ..session_source import plan_of
 from ..target import Target
 from .batching import batching_of
 from .served_model import ServeOptions
@@ -20,17 +21,9 @@ def engine_of(bundle: Bundle, variant: VariantRecord, target: Target) -> EngineR
 
     Raises UsageError where a plan is needed and the bundle has none.
     """
-    for engine in variant.engines:
-        if engine.target == str(target) and (engine.path or not target.is_tensorrt):
-            return engine
-    if not target.is_tensorrt:
-        return None
-    has = ", ".join(engine.target for engine in variant.engines) or "none"
-    raise UsageError(
-        f"engine {target} ({variant.precision}) of {bundle.path}",
-        found=f"the bundle has {has}",
-        fix=f"blockforge compile {bundle.path} --target {target}",
-    )
+    if target.is_tensorrt:
+        return plan_of(bundle, variant, target, UsageError)
+    return next((engine for engine in variant.engines if engine.target == str(target)), None)
 
 
 def check_served(bundle: Bundle, options: ServeOptions) -> Target:
