@@ -95,17 +95,24 @@ def test_a_task_that_dies_is_a_build_error(node, tmp_path, monkeypatch):
 
 
 def test_an_error_ends_a_build_that_runs_and_what_it_had_begun(node, tmp_path, monkeypatch):
-    """The second fails once the first one's builder is at work."""
+    """The second fails once the first one's builder is at work; the first starts when the second is watching."""
     good = request_of(tmp_path / "good", Chain("fp32", blocks=6).build(), "tensorrt-rtx:sm89")
     bad = request_of(tmp_path / "bad", Chain("fp32", blocks=1).build(), "onnxruntime:cpu")
-    engines = good.folder / "engines"
+    engines, watching = good.folder / "engines", tmp_path / "watching"
+
+    def until(seen):
+        deadline = time.monotonic() + 120
+        while not seen():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
     def late(request):
-        while request.folder.name == "bad":
-            if list(engines.glob(".*.partial/graph.onnx")):
-                raise BuildError("late", found="it failed while another one was building")
-            time.sleep(0.05)
-        return compile_engine(request)
+        if request.folder.name == "good":
+            until(watching.exists)
+            return compile_engine(request)
+        watching.touch()
+        until(lambda: list(engines.glob(".*.partial/graph.onnx")))
+        raise BuildError("late", found="it failed while another one was building")
 
     monkeypatch.setattr("blockforge.engines.ray_compile._compile", late)
     with pytest.raises(BuildError, match="while another one"):
