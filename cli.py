@@ -83,6 +83,10 @@ def build(
             metavar="ADDRESS", help="Build engines side by side on a Ray cluster; local: one here."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would be made and written, and make nothing."),
+    ] = False,
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,6 +94,11 @@ def build(
     from .pipeline import build as run
     from .recipe import load_recipe
 
+    if dry_run:
+        for option, given in (("--junit", junit), ("--ray", ray)):
+            cli_engines.refuse_with_dry_run("build", option, given)
+        cli_engines.show_build_outlook(load_recipe(recipe), output, target, as_json)
+        return
     with junit_file(junit, "build", recipe) as checks:
         loaded, compiler = load_recipe(recipe), None
         if ray is not None:
@@ -132,11 +141,8 @@ def compile_(
     from .core.bundle import Bundle
     from .pipeline import compile_bundle
 
-    if dry_run and junit is not None:
-        raise UsageError(
-            "compile --dry-run", found="--junit, and nothing is judged", fix="Leave one out"
-        )
     if dry_run:
+        cli_engines.refuse_with_dry_run("compile", "--junit", junit)
         cli_engines.show_dry_runs(Bundle.open(bundle), target, as_json)
         return
     with junit_file(junit, "compile", str(bundle)) as checks:

@@ -10,6 +10,7 @@ from . import console
 from .cli_junit import JunitOption, junit_file
 from .cli_tools import JsonOption
 from .core.errors import ExitCode, UsageError
+from .core.whole_file import write_whole
 
 if TYPE_CHECKING:
     from .core.bundle import Bundle
@@ -95,7 +96,7 @@ def bench(
         with console.drawn_progress() as progress:
             record = run(opened, request, _reference_of(opened), progress=progress)
         if output is not None:
-            _save(output, record)
+            write_whole(output, record.model_dump_json(indent=1) + "\n")
         if save:
             from .proof import keep_bench
 
@@ -149,18 +150,6 @@ def _reference_of(bundle: "Bundle") -> "Callable[[], Reference]":
         )
 
     return open_reference
-
-
-def _save(path: Path, record: "BenchRecord") -> None:
-    """Write the record whole or not at all."""
-    import os
-
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _render(record: "BenchRecord") -> Any:

@@ -8,7 +8,8 @@ import typer
 
 from . import console
 from .cli_tools import JsonOption
-from .core.errors import ExitCode
+from .core.errors import ExitCode, UsageError
+from .tables_plans import options_text, sizes_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .engines.cache import Entry
     from .engines.compile import DryRun
     from .engines.preflight import Finding, Report
+    from .recipe import Recipe
 
 
 def preflight(
@@ -98,6 +100,24 @@ def _rendered(report: "Report") -> "list[Table | str]":
     return [made, line] if report.findings else [line]
 
 
+def refuse_with_dry_run(command: str, option: str, given: object) -> None:
+    """UsageError where an option was given that a dry run has no use for."""
+    if given is not None:
+        why = "nothing is judged" if option == "--junit" else "nothing is built"
+        raise UsageError(f"{command} --dry-run", found=f"{option}, and {why}", fix="Leave one out")
+
+
+def show_build_outlook(
+    recipe: "Recipe", output: Path | None, targets: list[str] | None, as_json: bool
+) -> None:
+    """Print what `build` would make of a recipe."""
+    from .build_outlook import render_outlook
+    from .pipeline import dry_run_build
+
+    found = dry_run_build(recipe, output, targets=targets)
+    console.emit(found.as_dict(), lambda: render_outlook(found), as_json)
+
+
 def show_dry_runs(bundle: "Bundle", targets: list[str], as_json: bool) -> None:
     """Print what `compile` would build of a bundle; exit 1 where preflight finds what stands in the way."""
     from .pipeline import dry_run_bundle
@@ -122,27 +142,16 @@ def _dry_run(precision: str, run: "DryRun") -> "list[Table | str]":
     made.show_header = False
     rows = [("graph", f"{run.model}, {run.nodes} nodes"), ("writes", ", ".join(run.files))]
     for number, profile in enumerate(run.profiles):
-        sizes = [
-            f"{name} {' to '.join('x'.join(map(str, shape)) for shape in shapes)}"
-            for name, shapes in profile.items()
-        ]
-        rows.append((f"profile {number}", ", ".join(sizes)))
+        rows.append((f"profile {number}", sizes_text(profile)))
     rows += [("rewritten", line) for line in run.legalized]
     rows += [("operator", line) for line in run.plugins]
     if run.parts:
-        rows += [("options", ", ".join(f"{k} {_option(v)}" for k, v in run.options.items()))]
+        rows += [("options", options_text(run.options))]
     mark = "hit" if run.hit else "miss" if run.parts else ""
     rows.append((f"cache {mark}", run.cached))
     for row in rows:
         made.add_row(*map(escape, row))
     return [made, *_rendered(run.preflight)]
-
-
-def _option(value: Any) -> str:
-    """An option's value as a reader takes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "by default", True: "on", False: "off"}[value]
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def cache(
@@ -163,7 +172,6 @@ def cache(
     as_json: JsonOption = False,
 ) -> None:
     """List, shrink or check the engines that were built before; verify ends with exit 5 where it removed any."""
-    from .core.errors import UsageError
     from .engines.cache import FOLDER, open_cache
 
     store = open_cache(folder, size)

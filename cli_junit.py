@@ -1,6 +1,7 @@
 """The option --junit: what a command judged, as a file that CI servers read."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .core.errors import BlockforgeError, UsageError
+from .core.whole_file import write_whole
 
 if TYPE_CHECKING:
     from .validate.junit import Check
@@ -24,8 +26,8 @@ JunitOption = Annotated[
 def junit_file(path: Path | None, command: str, subject: str) -> "Iterator[list[Check] | None]":
     """Yield a list for the command's test cases and write them to `path` in the end, also when a limit was missed.
 
-    Without a path there is no list. An error that ends the command is a test case too. subject: what it was called with. Raises UsageError at once
-    where the file cannot be written.
+    Without a path there is no list. An error that ends the command is a test case too, with the command's own time.
+    subject: what it was called with. Raises UsageError at once where the file cannot be written.
     """
     if path is None:
         yield None
@@ -36,29 +38,24 @@ def junit_file(path: Path | None, command: str, subject: str) -> "Iterator[list[
     from .validate.junit.check import Check as Case
 
     checks: list[Check] = []
+    started = time.monotonic()
     try:
         yield checks
     except BlockforgeError as error:
-        checks.append(Case(subject, command, "error", str(error)))
-        _write(path, command, checks)
+        checks.append(Case(subject, command, "error", str(error), time.monotonic() - started))
+        _write(path, command, checks, time.monotonic() - started)
         raise
     except typer.Exit:
-        _write(path, command, checks)
+        _write(path, command, checks, time.monotonic() - started)
         raise
-    _write(path, command, checks)
+    _write(path, command, checks, time.monotonic() - started)
 
 
-def _write(path: Path, command: str, checks: "list[Check]") -> None:
+def _write(path: Path, command: str, checks: "list[Check]", seconds: float) -> None:
     """Write the file whole or not at all."""
-    import os
     from datetime import UTC, datetime
 
     from .validate.junit.xml import junit_xml
 
-    text = junit_xml(f"blockforge {command}", checks, datetime.now(UTC))
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = junit_xml(f"blockforge {command}", checks, datetime.now(UTC), seconds)
+    write_whole(path, text)

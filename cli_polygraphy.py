@@ -35,7 +35,10 @@ def import_polygraphy(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read Polygraphy's RunResults: list them, save them, or judge them; exit 1 when a limit is missed."""
+    """Read Polygraphy's RunResults: list them, save them, or judge them; exit 1 when a limit is missed.
+
+    An error where no limit of the recipe can be measured on golden outputs.
+    """
     from .validate.tensor_files import load_run_results, save_tensors
 
     runs = load_run_results(results)
@@ -110,7 +113,7 @@ def _render(rows: list[dict[str, Any]], judged: "JudgedResults | None", output: 
 
 
 def _verdict(judged: "JudgedResults") -> list[Any]:
-    """The gates, the errors of each output, and what broke a rule."""
+    """The gates, the errors of each output, what broke a rule, and by which rule language was judged."""
     from rich.markup import escape
 
     word = "[green]passed[/]" if judged.passed else "[red]failed[/]"
@@ -143,7 +146,8 @@ def _verdict(judged: "JudgedResults") -> list[Any]:
                 escape(case), escape(name), *numbers, f"{found.max_ulps:.3g}", ratio, escape(where)
             )
     tables = [gates, errors] if errors.row_count else [gates]
-    return [*tables, *(f"  {escape(finding)}" for finding in judged.findings)]
+    notes = (f"note: {escape(note)}" for note in judged.notes)
+    return [*tables, *(f"  {escape(finding)}" for finding in judged.findings), *notes]
 
 
 COMMANDS = (import_polygraphy,)

@@ -19,7 +19,8 @@ BELOW_16_BITS = (
     *("base", "observer", "rounding", "attention", "head", "kv_cache", "epilogues"),
     *("keep", "only", "pack"),
 )
-UNUSED_BY_A_COPY = (*BELOW_16_BITS, "calibration", "io", "island", "max_kl", "max_error")
+BUDGETS = ("max_kl", "max_error", "max_perplexity_ratio", "max_error_over_floor")
+UNUSED_BY_A_COPY = (*BELOW_16_BITS, "calibration", "io", "island", *BUDGETS)
 
 
 def quantize(
@@ -48,8 +49,9 @@ def quantize(
         Literal["fp32", "bf16"], typer.Option(help="Type of what no scaling can repair.")
     ] = "fp32",
     observer: Annotated[
-        Literal["amax", "percentile", "mse"], typer.Option(help="How an input's scale is chosen.")
-    ] = "mse",
+        Literal["amax", "percentile", "mse"] | None,
+        typer.Option(help="How an input's scale is chosen; mse by itself."),
+    ] = None,
     rounding: Annotated[
         Literal["nearest", "gptq"], typer.Option(help="How weights are rounded.")
     ] = "gptq",
@@ -74,27 +76,37 @@ def quantize(
     max_error: Annotated[
         float | None, typer.Option(help="The same by the outputs' relative error.")
     ] = None,
+    max_perplexity_ratio: Annotated[
+        float | None, typer.Option(help="The same by perplexity over the unquantised graph's.")
+    ] = None,
+    max_error_over_floor: Annotated[
+        float | None, typer.Option(help="The same by error over that of the unquantised graph.")
+    ] = None,
     gpu: Annotated[str, typer.Option(help="Whose roofline says what keeping one costs.")] = "l4",
     tokens: Annotated[int, typer.Option(help="At how many tokens it is asked.")] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Give an ONNX graph another precision, with its ranges proven on calibration inputs.
 
-    With a budget (--max-kl, --max-error) the last quarter of the calibration inputs is what it is measured on.
+    With a budget (one of --max-...) the last quarter of the calibration inputs is what it is measured on.
     """
     from .core.dtypes import DType
     from .export.precision import PrecisionOptions
     from .export.quantize.options import QuantizeOptions
-    from .quantization import load_feeds, quantize_graph, require_output, search_of
+    from .graph.output import require_output
+    from .quantization import load_feeds, quantize_graph, search_of
 
-    require_output(model, output)
+    require_output(model, output, (*(calibration or ()), *((tokenizer,) if tokenizer else ())))
     plain = precision in ("fp16", "bf16")
-    if plain and (unread := _given(context, BELOW_16_BITS)):
-        raise UsageError(
-            f"precision {precision}",
-            found=f"{', '.join(unread)}, which only a precision below 16 bits reads",
-            fix=f"Leave {'it' if len(unread) == 1 else 'them'} out, or choose such a precision",
-        )
+    text = any(path.suffix == ".txt" for path in calibration or ())
+    if plain:
+        _refuse(context, BELOW_16_BITS, "a precision below 16 bits")
+    if not _given(context, BUDGETS):
+        _refuse(context, ("gpu", "tokens"), f"a search ({', '.join(map(_option, BUDGETS))})")
+    if not text:
+        _refuse(context, ("tokenizer", "window"), "a calibration text (.txt)")
+    if base == "keep":
+        _refuse(context, ("io", "island"), "a base other than keep")
     typed_as = precision if plain else base
     typing = None
     if typed_as != "keep":
@@ -113,7 +125,17 @@ def quantize(
             only=tuple(only or ()),
             pack=pack,
         )
-    search = search_of(max_kl, max_error, gpu, tokens, quantizes=quantization is not None)
+    search = search_of(
+        {
+            "kl": max_kl,
+            "error": max_error,
+            "perplexity": max_perplexity_ratio,
+            "floor": max_error_over_floor,
+        },
+        gpu,
+        tokens,
+        quantizes=quantization is not None,
+    )
     feeds = load_feeds(model, calibration or (), tokenizer, window=window)
     with console.drawn_progress() as progress:
         outcome = quantize_graph(
@@ -133,13 +155,27 @@ def quantize(
         )
 
 
+def _refuse(context: typer.Context, names: Iterable[str], reader: str) -> None:
+    """UsageError where the command line has one of the options `names`, which only `reader` would read."""
+    if given := _given(context, names):
+        raise UsageError(
+            f"quantize with {', '.join(given)}",
+            found=f"only {reader} reads {'it' if len(given) == 1 else 'them'}",
+            fix=f"Leave {'it' if len(given) == 1 else 'them'} out, or ask for {reader}",
+        )
+
+
 def _given(context: typer.Context, names: Iterable[str]) -> list[str]:
     """Those of the options `names` that the command line has, as they are written there."""
     return [
-        "--" + name.replace("_", "-")
+        _option(name)
         for name in names
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
     ]
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _unused(outcome: "Outcome") -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The commands that prove: where two runs of one model part."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,9 @@ def diff(
     ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(help="What B computed in where its values do not say: fp16, bf16, fp32."),
+        typer.Option(
+            help="What saved values were computed in, in place of the type they are saved in: fp16, bf16, fp32."
+        ),
     ] = None,
     tolerance: Annotated[
         float, typer.Option(help="How many times an operator may exceed its rounding noise.")
@@ -50,12 +53,14 @@ def diff(
 ) -> None:
     """Compare two runs of a model value by value: the first operator that goes wrong, and why.
 
-    Exit code 1 where they part beyond rounding.
+    Exit code 1 where they part beyond rounding, and where one lacks an output of the other or gives it another shape, kind
+    or NaN.
     """
     from .proof import diff_files
     from .tables_proof import diff_table
 
     with junit_file(junit, "diff", f"{reference} - {candidate}") as checks:
+        started = time.monotonic()
         found = diff_files(
             reference,
             candidate,
@@ -70,7 +75,7 @@ def diff(
         if checks is not None:
             from .validate.junit import diff_checks
 
-            checks += diff_checks(found)
+            checks += diff_checks(found, seconds=time.monotonic() - started)
         console.emit(found.as_dict(), lambda: diff_table(found), as_json)
         if not found.equal:
             raise typer.Exit(int(ExitCode.GATE))

@@ -17,7 +17,7 @@ NameOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the model (the bundle's).")
 ]
 MaxBatchOption = Annotated[
-    int | None, typer.Option(metavar="ROWS", help="Rows that one run may join (the profile's).")
+    int | None, typer.Option(metavar="ROWS", help="Rows that one run may join (the profiles').")
 ]
 
 
@@ -79,7 +79,13 @@ def _packed(models: "tuple[PackedModel, ...]", repository: Path) -> Any:
     from rich.markup import escape
 
     made = console.table(
-        f"models in {repository}", "model", ">version", "target", "backend", ">joins", ">warm-ups"
+        f"models in {repository}",
+        "model",
+        ">version",
+        "target",
+        "backend",
+        ">max batch",
+        ">warm-ups",
     )
     for model in models:
         made.add_row(

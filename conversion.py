@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Literal
 
 from .core.conversion import (
+    AxisExponents,
     CacheRecord,
     HeadroomRecord,
     LinearRecord,
@@ -29,11 +30,21 @@ def typing_record(report: "PrecisionReport") -> TypingRecord:
         f"{len(s.values)} values with {s.largest:.4g} at {s.because}: held times 2^{-s.exponent}"
         for s in report.streams
     ]
+    changes += [
+        f"{m.channels} channel{'s' * (m.channels > 1)} of {len(m.values)} values with {m.largest:.4g} at {m.because}: "
+        f"held times 2^{-m.exponents[1]} to 2^{-m.exponents[0]}, each its own"
+        for m in report.migrated
+    ]
     changes += [f"{c.where}: {c.before:g} -> {c.after:g}" for c in report.attributes]
     changes += [f"mask {c.where}: {c.before:g} -> {c.after:g}" for c in report.masks]
     return TypingRecord(
         exponents=report.scaled,
+        by_channel={
+            name: tuple(AxisExponents(axis=a.axis, exponents=a.exponents) for a in axes)
+            for name, axes in report.by_channel.items()
+        },
         changes=tuple(changes),
+        warnings=(*map(str, report.nonfinite), *report.notes),
         islands=tuple(f"{i.node} ({i.operator}, {i.dtype}): {i.reason}" for i in report.islands),
         headroom=tuple(
             HeadroomRecord(
@@ -52,14 +63,17 @@ def typing_record(report: "PrecisionReport") -> TypingRecord:
 def quantization_record(
     report: "QuantizeReport",
     base: Literal["fp16", "bf16"],
-    observer: str,
+    observer: str | None,
     calibration: "Calibration",
 ) -> QuantizationRecord:
-    """What the manifest says of a quantised graph: every linear, with its scale or why it was left alone."""
+    """What the manifest says of a quantised graph: every linear, with its scale or why it was left alone.
+
+    observer: None where no static scale was chosen.
+    """
     return QuantizationRecord(
         format=report.format,
         base=base,
-        observer=observer,
+        observer=observer or "",
         rounding=report.rounding,
         calibration=calibration.source,
         tokens=calibration.tokens,

@@ -1,6 +1,6 @@
 """The planned kernels of a bundle's engines as tables: what runs, in which types, for which ONNX nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 from .console import table
 from .core.bundle import Bundle
 from .core.errors import ArtefactError, UsageError
+from .core.whole_file import write_whole
+from .tables_plans import options_text
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from .core.manifest import VariantRecord
+    from .core.manifest import EngineRecord, VariantRecord
     from .engines.kernel import Kernel, TensorInfo
     from .engines.layers_file import LayersFile
+    from .engines.target import Target
 
 
 LAYERS = ".layers.json"
@@ -23,10 +26,11 @@ LAYERS = ".layers.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One engine's kernels. variant: the graph it was built from, None for a lone file."""
+    """One engine's kernels. options: of its build. variant: the graph it was built from, None for a lone file."""
 
     title: str
     layers: "LayersFile"
+    options: Mapping[str, Any]
     variant: "VariantRecord | None" = None
 
 
@@ -36,6 +40,7 @@ class PlanView:
 
     title: str
     layers: "LayersFile"
+    options: Mapping[str, Any]
     kernels: "tuple[Kernel, ...]"
     block: int | None
 
@@ -48,6 +53,7 @@ class PlanView:
             "runtime": self.layers.runtime,
             "source": self.layers.source,
             "num_blocks": self.layers.num_blocks,
+            "options": dict(self.options),
             "device_kernels": self.layers.device_kernels,
             "kernels_per_block": self.layers.kernels_per_block,
             "dtypes": self.layers.dtypes,
@@ -64,16 +70,18 @@ def open_plans(
 ) -> list[Plan]:
     """The engines that `path` names: a bundle's, one layers.json, or that beside a lone plan.
 
-    targets, precision: only these of a bundle. Raises ArtefactError for a file that does not fit, UsageError when nothing
-    is left.
+    targets, precision: only these of a bundle; a joint engine serves each of its architectures. Raises ArtefactError for a
+    file that does not fit, UsageError for a target that does not exist or that several engines cover, and when nothing is left.
     """
     from .engines.layers_file import load_layers
+    from .engines.target import Target
 
     if path.is_file():
         beside = path.with_name(path.name.removesuffix(".plan") + LAYERS)
         file = beside if path.suffix == ".plan" else path
         try:
-            return [Plan(path.name, load_layers(file))]
+            layers = load_layers(file)
+            return [Plan(path.name, layers, layers.options)]
         except ArtefactError:
             _refuse_trtexec(file)
             raise
@@ -84,10 +92,12 @@ def open_plans(
         for engine in variant.engines
         if engine.layers is not None
     ]
+    wanted = [Target.parse(target) for target in dict.fromkeys(targets or ())]
     chosen = [
         (variant, engine)
-        for variant, engine in engines
-        if (not targets or engine.target in targets) and precision in (None, variant.precision)
+        for variant in bundle.manifest.variants
+        if precision in (None, variant.precision)
+        for engine in _serving([e for v, e in engines if v is variant], wanted, path)
     ]
     if not chosen:
         has = ", ".join(f"{v.precision} {e.target}" for v, e in engines) or "no engine"
@@ -95,9 +105,21 @@ def open_plans(
             f"engines of {path}", found="none fits the choice", fix=f"The bundle has {has}"
         )
     return [
-        Plan(f"{v.precision} {e.target}", load_layers(bundle.file(str(e.layers))), v)
+        Plan(f"{v.precision} {e.target}", load_layers(bundle.file(str(e.layers))), e.options, v)
         for v, e in chosen
     ]
+
+
+def _serving(
+    engines: "Sequence[EngineRecord]", targets: "Sequence[Target]", path: Path
+) -> "list[EngineRecord]":
+    """Those that serve one of `targets`, in the bundle's order; all where none is named."""
+    from .engines.engine_choice import engine_for
+
+    if not targets:
+        return list(engines)
+    found = [engine_for(engines, target, f"engine {target} of {path}") for target in targets]
+    return [engine for engine in engines if engine in found]
 
 
 def require_there(path: Path) -> None:
@@ -159,7 +181,7 @@ def view_plans(
     block: the kernels of this block, None for the middle one; every: all kernels. Raises UsageError for a block that
     none belongs to.
     """
-    return [_view(plan.title, plan.layers, block, every) for plan in plans]
+    return [_view(plan, block, every) for plan in plans]
 
 
 def write_trtexec(plans: Sequence[Plan], file: Path) -> None:
@@ -194,7 +216,7 @@ def write_trtexec(plans: Sequence[Plan], file: Path) -> None:
     edges = [record.name for record in (*plan.variant.inputs, *plan.variant.outputs)]
     text = json.dumps(trtexec_layers(plan.layers, edges), indent=1)
     try:
-        file.write_text(text + "\n", encoding="utf-8")
+        write_whole(file, text + "\n")
     except OSError as error:
         raise UsageError(
             asked, found=f"cannot write it: {error.strerror}", fix="Name a folder you may write"
@@ -208,13 +230,14 @@ def render(views: Sequence[PlanView]) -> "Group":
     return Group(*(_table(view) for view in views))
 
 
-def _view(title: str, layers: "LayersFile", block: int | None, every: bool) -> PlanView:
+def _view(plan: Plan, block: int | None, every: bool) -> PlanView:
     from .engines.plan import kernel_blocks
 
+    title, layers = plan.title, plan.layers
     blocks = kernel_blocks(layers.kernels)
     present = sorted({b for b in blocks if b is not None})
     if every or (block is None and not present):
-        return PlanView(title, layers, layers.kernels, None)
+        return PlanView(title, layers, plan.options, layers.kernels, None)
     if block is None:
         block = present[len(present) // 2]
     if block not in present:
@@ -224,7 +247,7 @@ def _view(title: str, layers: "LayersFile", block: int | None, every: bool) -> P
             fix=f"Blocks: {present[0]} to {present[-1]}" if present else "Use --all",
         )
     kernels = tuple(k for k, b in zip(layers.kernels, blocks, strict=True) if b == block)
-    return PlanView(title, layers, kernels, block)
+    return PlanView(title, layers, plan.options, kernels, block)
 
 
 def _table(view: PlanView) -> "Table":
@@ -234,6 +257,8 @@ def _table(view: PlanView) -> "Table":
         facts.append(f"{layers.device_kernels} device kernels")
     if layers.kernels_per_block is not None:
         facts.append(f"{layers.kernels_per_block:g} per block")
+    if view.options:
+        facts.append(f"built with {options_text(view.options)}")
     facts.append("all" if view.block is None else f"block {view.block}")
     made = table(
         f"{view.title}  ({', '.join(facts)})",

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from .core.bundle import Bundle, adopt, check_destination, seal, write_bundle
 from .core.dtypes import DType
-from .core.errors import GateError, UsageError
+from .core.errors import BuildError, GateError, UsageError
 from .core.progress import Progress, Step, silent
 from .core.shapes import Dim, Profile, check_profiles, profile_from_text
 from .recipe import Recipe, load_recipe, recipe_from_dict
+from .sections import QUANTIZED
 from .stages import (
     REPORT,
     Job,
@@ -22,6 +23,7 @@ from .stages import (
 from .validate.limits import check_applicable
 
 if TYPE_CHECKING:
+    from .build_outlook import BuildOutlook
     from .engines.compile import DryRun
     from .engines.compile_many import Compiler
     from .engines.target import Target
@@ -63,6 +65,24 @@ def build(
             fix=f"The bundle with its report is at {bundle.path}",
         )
     return bundle
+
+
+def dry_run_build(
+    recipe: Recipe | str | Path | dict[str, Any],
+    output: str | Path | None = None,
+    *,
+    targets: Sequence[str] | None = None,
+) -> "BuildOutlook":
+    """What `build` would do with the same arguments; nothing is built and no bundle written. Raises what it raises before that.
+
+    A checkpoint that comes in the parts of several packages is still joined in the user's cache, to be read.
+    """
+    from .build_outlook import outlook_of
+
+    recipe = _recipe(recipe)
+    return outlook_of(
+        _start(recipe, output, recipe.engines.targets if targets is None else targets)
+    )
 
 
 def export(
@@ -142,6 +162,7 @@ def _start(recipe: Recipe, output: str | Path | None, targets: Sequence[str]) ->
     from .model.checkpoints import open_checkpoint, preset_checkpoint
 
     parsed = _targets(targets)
+    _check_bf16(recipe, parsed)
     path = Path("bundles") / recipe.name if output is None else Path(output)
     check_destination(path)
     model = recipe.model
@@ -188,6 +209,21 @@ def _check_context(profile: Profile, dims: Mapping[str, tuple[Dim, ...]], contex
 
 def _recipe_of(bundle: Bundle) -> Recipe:
     return recipe_from_dict(bundle.manifest.recipe, f"recipe of bundle {bundle.path}")
+
+
+def _check_bf16(recipe: Recipe, targets: "tuple[Target, ...]") -> None:
+    """BuildError, in the words of the compile stage, for a graph with BF16 products and ONNX Runtime on the CPU."""
+    from .engines.onnxruntime_api import lacks_kernel, version
+
+    base = recipe.quantize.base
+    low = [p for p in recipe.export.precisions if "bf16" in (p, base if p in QUANTIZED else p)]
+    for target in targets:
+        if low and str(target) == "onnxruntime:cpu":
+            raise BuildError(
+                f"precision {low[0]} for target {target}",
+                found=f"{version()} has no kernel for products in bf16",
+                fix=lacks_kernel(target.device),
+            )
 
 
 def _targets(names: Sequence[str]) -> "tuple[Target, ...]":

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .export.quantize.options import QuantizeOptions
     from .export.quantize.report import QuantizeReport
     from .export.search.cost import Roofline
-    from .export.search.search import Budget, SearchReport
+    from .export.search.judge import BudgetMeasure
+    from .export.search.ranking import Budget
+    from .export.search.search import SearchReport
 
     Feeds = list[dict[str, torch.Tensor]]
 
@@ -52,25 +54,27 @@ class Search:
 
 
 def search_of(
-    max_kl: float | None, max_error: float | None, gpu: str, tokens: int, *, quantizes: bool
+    limits: "Mapping[BudgetMeasure, float | None]", gpu: str, tokens: int, *, quantizes: bool
 ) -> Search | None:
-    """The search that a budget asks for, None without one; UsageError for two, and for none to quantise."""
-    from .export.search.cost import roofline
-    from .export.search.search import Budget
+    """The search that the one limit given asks for, None without one.
 
-    given = [(m, x) for m, x in (("kl", max_kl), ("error", max_error)) if x is not None]
+    UsageError for two, for one that nothing meets, and where nothing is quantised.
+    """
+    from .export.search.cost import roofline
+    from .export.search.ranking import Budget
+
+    given = [(limit, measure) for measure, limit in limits.items() if limit is not None]
     if not given:
         return None
-    if len(given) > 1 or not quantizes or not given[0][1] > 0:
-        found = "two budgets" if len(given) > 1 else "a 16-bit precision" if not quantizes else "0"
+    if len(given) > 1 or not quantizes or not given[0][0] > 0:
+        found = f"{given[0][0]:g}" if quantizes else "a 16-bit precision"
         raise UsageError(
             "search within a budget",
-            found=found,
-            fix="Give --max-kl or --max-error above 0, with a precision below 16 bits",
+            found=f"{len(given)} budgets" if len(given) > 1 else found,
+            fix="Give one of --max-kl and --max-error above 0, --max-perplexity-ratio and --max-error-over-floor above 1, "
+            "with a precision below 16 bits",
         )
-    measure, limit = given[0]
-    budget = Budget(limit, "kl" if measure == "kl" else "error")
-    return Search(budget, roofline(gpu, tokens))
+    return Search(Budget(*given[0]), roofline(gpu, tokens))
 
 
 def quantize_graph(
@@ -85,38 +89,27 @@ def quantize_graph(
 ) -> Outcome:
     """Write the graph at `source` to `output`, typed, and quantised where `quantization` is given.
 
-    typing: None keeps the types that the graph has. feeds: sets of the graph's inputs, as it declares them; the last
-    quarter of them, one at least, is what a search is measured on. A graph that is quantised already is only looked
-    at by the second step. Raises what require_output, typed_file, quantize_file and search_file raise; nothing is
-    left then.
+    The file stands alone: all its weights lie in `<output>.data`. typing: None keeps the types that the graph has.
+    feeds: sets of the graph's inputs, as it declares them; the last quarter of them, one at least, is what a search is
+    measured on. A graph that is quantised already is only looked at by the second step. Raises what require_output,
+    typed_file, quantize_file and search_file raise; nothing is left then.
     """
     from .export.precision import typed_file
+    from .graph.output import require_output
 
     require_output(source, output)
     if quantization is None:
         assert typing is not None, "nothing was asked for"
         return Outcome(typed_file(source, output, feeds, typing, progress), None)
+    _require_feeds(source, feeds, quantization, search)
     if typing is None or _quantized(source):
+        _require_finite(source, feeds)
         return _quantize(None, source, output, feeds, quantization, search, progress)
     with tempfile.TemporaryDirectory(prefix="blockforge.") as scratch:
         typed = Path(scratch) / "model.onnx"
         report = typed_file(source, typed, feeds, typing, progress)
         fitting = feeds if report.already else as_declared(typed, feeds)
         return _quantize(report, typed, output, fitting, quantization, search, progress)
-
-
-def require_output(source: Path, output: Path) -> None:
-    """UsageError where `output` is the file `source`, also by a link, or lies in a folder that does not exist."""
-    if source.exists() and output.exists() and output.samefile(source):
-        raise UsageError(
-            f"write {output}", found="it is the graph that is read", fix="Name another file with -o"
-        )
-    if not output.absolute().parent.is_dir():
-        raise UsageError(
-            f"write {output}",
-            found="cannot write there: No such file or directory",
-            fix="Name a folder you may write, with enough room",
-        )
 
 
 def _quantize(
@@ -134,12 +127,6 @@ def _quantize(
     if search is None:
         return Outcome(typing, quantize_file(source, output, feeds, options, progress))
     count = max(1, len(feeds) // 4)
-    if len(feeds) < 2:
-        raise UsageError(
-            "search within a budget",
-            found=f"{len(feeds)} sets of calibration inputs",
-            fix="Give 2 or more: some for scales, the last to measure by",
-        )
     found = search_file(
         source,
         output,
@@ -151,6 +138,44 @@ def _quantize(
         progress,
     )
     return Outcome(typing, found.quantize, found)
+
+
+def _require_feeds(
+    source: Path, feeds: "Feeds", options: "QuantizeOptions", search: Search | None
+) -> None:
+    """UsageError where quantising would ask for more feeds than there are, before any work is done."""
+    from .export.linears.find import find_linears
+    from .graph.io import load_model
+
+    if search is not None and 0 < len(feeds) < 2:
+        raise UsageError(
+            "search within a budget",
+            found="one set of calibration inputs",
+            fix="Give 2 or more with --calibration: some for scales, the last to measure by",
+        )
+    calibrated = options.activations or options.kv_cache or options.rounding == "gptq"
+    if feeds or not (calibrated or search is not None):
+        return
+    if _quantized(source) and all(x.reason for x in find_linears(load_model(source), options)):
+        return  # it is written as it is
+    weights = "" if options.format.endswith("-weights") else "--precision fp8-weights and "
+    raise UsageError(
+        f"quantise to {options.format}",
+        found="no calibration inputs, which scales or weights are chosen by",
+        fix="Give --calibration DATA: .npz, .safetensors, .json, a folder, or .txt"
+        + ("" if search is not None else f"; {weights}--rounding nearest needs none"),
+    )
+
+
+def _require_finite(source: Path, feeds: "Feeds") -> None:
+    from onnx_ir.passes import common
+
+    from .export.precision.finite import require_finite
+    from .graph.io import load_model
+
+    model = load_model(source)
+    common.InlinePass()(model)
+    require_finite(model, feeds)
 
 
 def load_feeds(

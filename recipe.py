@@ -11,6 +11,7 @@
 """
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -68,6 +69,8 @@ class Recipe(Section):
         ):
             if unused := set(named) - set(self.export.precisions):
                 raise ValueError(f"{where}.{min(unused)} is not in export.precisions")
+        if unread := _unread(self.quantize, self.export.precisions):
+            raise ValueError(unread)
         folded = [n for n in self.engines.plugins if n.endswith("Quantize")]
         if folded and not self.quantize.epilogues and not isinstance(self.engines.plugins, str):
             raise ValueError(
@@ -90,6 +93,22 @@ class Recipe(Section):
     def layer(self) -> int | None:
         """The block to build, None for the whole decoder."""
         return self.model.layer if self.model.part == "block" else None
+
+
+def _unread(asked: QuantizeSection, precisions: Sequence[str]) -> str | None:
+    """What no precision of the recipe would read in the section [quantize], if anything."""
+    plain = QuantizeSection()
+    below = [p for p in precisions if p in QUANTIZED]
+    if not below and asked != plain:
+        return f"quantize is read by {', '.join(QUANTIZED)}, none of which is in export.precisions"
+    if "fp8" in below:
+        return None
+    given = [
+        n for n in ("observer", "attention", "epilogues") if getattr(asked, n) != getattr(plain, n)
+    ]
+    return (
+        f"quantize.{given[0]} is read by fp8, which is not in export.precisions" if given else None
+    )
 
 
 def _unjudged(precision: str, limits: Limits) -> str | None:

@@ -96,6 +96,7 @@ class PlanBody(Record):
     runtime: str
     source: Literal["builder", "profiler"]
     num_blocks: int
+    options: dict[str, Any]
     device_kernels: int | None
     kernels_per_block: float | None
     dtypes: dict[str, int]
@@ -198,7 +199,7 @@ class _Schema(GenerateJsonSchema):
 
 
 def _diff() -> Any:
-    from .validate.divergence.body import DiffBody
+    from .validate.divergence.record import DiffBody
 
     return DiffBody
 
@@ -231,7 +232,8 @@ def _compile() -> Any:
 
 _TYPES: "dict[str, Callable[[], Any]]" = {
     "manifest": lambda: Manifest,
-    **dict.fromkeys(("build", "export", "validate"), lambda: BundleBody),
+    **dict.fromkeys(("export", "validate"), lambda: BundleBody),
+    "build": lambda: BundleBody | more.build_outlook_body(),
     "compile": _compile,
     "report": lambda: ReportBody,
     "inspect": lambda: tuple[PlanBody, ...],

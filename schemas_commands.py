@@ -1,13 +1,12 @@
 """What the commands about graphs, targets, trust and serving print with --json, as types for schemas.py."""
 
-from collections.abc import Mapping
-from dataclasses import fields
 from types import GenericAlias
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import create_model
 
 from .core.records import Record
+from .validate.derived_record import record_of
 
 
 class SignBody(Record):
@@ -50,19 +49,6 @@ class CacheRow(Record):
     fault: str | None
 
 
-def record_of(
-    kind: type, *, changed: Mapping[str, Any] | None = None, without: tuple[str, ...] = ()
-) -> Any:
-    """A closed record with the fields of a dataclass, every one required.
-
-    changed: fields of another type in JSON, and those that only JSON has; without: fields that JSON lacks.
-    """
-    hints = get_type_hints(kind)
-    kinds = {f.name: hints[f.name] for f in fields(kind) if f.name not in without}
-    made: dict[str, Any] = {n: (hint, ...) for n, hint in (kinds | dict(changed or {})).items()}
-    return create_model(kind.__name__, __base__=Record, __doc__=kind.__doc__, **made)
-
-
 def rows_of(kind: Any) -> Any:
     """The type of any number of rows of `kind`."""
     return GenericAlias(tuple, (kind, ...))
@@ -77,7 +63,8 @@ def quantize_body() -> Any:
     """What quantize prints."""
     from .export.precision import report as typed
     from .export.quantize import report as quantized
-    from .export.search.search import Budget, Choice, SearchReport
+    from .export.search.ranking import Budget
+    from .export.search.search import Choice, SearchReport
 
     finite = float | None
     headroom = record_of(typed.Headroom, changed={"before": finite, "after": finite})
@@ -86,10 +73,13 @@ def quantize_body() -> Any:
         typed.PrecisionReport,
         changed={
             "streams": rows_of(record_of(typed.Scaled)),
+            "by_channel": GenericAlias(dict, (str, rows_of(record_of(typed.ByChannel)))),
+            "migrated": rows_of(record_of(typed.Migrated)),
             "attributes": rows_of(change),
             "masks": rows_of(change),
             "islands": rows_of(record_of(typed.Wide)),
             "headroom": rows_of(headroom),
+            "nonfinite": rows_of(record_of(typed.NonFinite)),
         },
     )
     quantization = record_of(
@@ -144,6 +134,16 @@ def dry_run_body() -> Any:
     from .engines.compile import DryRun
 
     return record_of(DryRun, changed={"precision": str, "preflight": preflight_body()})
+
+
+def build_outlook_body() -> Any:
+    """What build --dry-run prints."""
+    from .build_outlook import BuildOutlook, GraphOutlook
+    from .engines.outlook import Outlook
+
+    engine = record_of(Outlook, changed={"precision": str})
+    changed = {"graphs": rows_of(record_of(GraphOutlook)), "engines": rows_of(engine)}
+    return record_of(BuildOutlook, changed=changed)
 
 
 def cost_body() -> Any:

@@ -1,12 +1,15 @@
 """The sections of a recipe, as typed data; recipe.py puts them together and reads the file."""
 
-from typing import Annotated, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .core.records import DTypeName, PrecisionName
 from .engines.options import BuildOptions
 from .validate.limits import Limits
+
+if TYPE_CHECKING:
+    from .export.search.judge import BudgetMeasure
 
 QUANTIZED = tuple(p for p in get_args(PrecisionName) if p not in get_args(DTypeName))
 
@@ -75,13 +78,16 @@ class CalibrationSection(Section):
 class SearchSection(Section):
     """Let linears stay in the base type until the quantised graph keeps within a budget.
 
-    max_kl_divergence: of next tokens, in nats; max_error: relative error of the outputs (one of the two). order: keep
-    what gains most for the time it costs, or what gains most. gpu: whose roofline says what time is. tokens: of
-    the calibration text, after those that scales are taken from.
+    One budget: max_kl_divergence, of next tokens, in nats; max_error, relative error of the outputs;
+    max_perplexity_ratio, to the unquantised graph's; max_error_over_floor, error of the outputs over that which the
+    unquantised graph's own arithmetic makes. order: keep what gains most for the time it costs, or what gains most.
+    gpu: whose roofline says what time is. tokens: of the calibration text, after those that scales are taken from.
     """
 
     max_kl_divergence: Annotated[float, Field(gt=0)] | None = None
     max_error: Annotated[float, Field(gt=0)] | None = None
+    max_perplexity_ratio: Annotated[float, Field(gt=1)] | None = None
+    max_error_over_floor: Annotated[float, Field(gt=1)] | None = None
     order: Literal["cheapest", "fewest"] = "cheapest"
     gpu: str = "l4"
     tokens: Annotated[int, Field(ge=2)] = 256
@@ -89,17 +95,26 @@ class SearchSection(Section):
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        if (self.max_kl_divergence is None) == (self.max_error is None):
-            raise ValueError("give either max_kl_divergence or max_error")
+        if len(given := self._budgets()) != 1:
+            raise ValueError(
+                "give one of max_kl_divergence, max_error, max_perplexity_ratio and max_error_over_floor, "
+                f"not {len(given)}"
+            )
         return self
 
     @property
-    def budget(self) -> tuple[float, Literal["kl", "error"]]:
+    def budget(self) -> tuple[float, "BudgetMeasure"]:
         """The limit, and what it is of."""
-        if self.max_kl_divergence is not None:
-            return self.max_kl_divergence, "kl"
-        assert self.max_error is not None
-        return self.max_error, "error"
+        return self._budgets()[0]
+
+    def _budgets(self) -> list[tuple[float, "BudgetMeasure"]]:
+        limits: dict[BudgetMeasure, float | None] = {
+            "kl": self.max_kl_divergence,
+            "error": self.max_error,
+            "perplexity": self.max_perplexity_ratio,
+            "floor": self.max_error_over_floor,
+        }
+        return [(limit, measure) for measure, limit in limits.items() if limit is not None]
 
 
 class QuantizeSection(Section):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .calibration import read_text
-from .core.dtypes import dtype_from_name
+from .core.conversion import TypingRecord
+from .core.dtypes import DType, dtype_from_name
 from .core.manifest import EngineRecord, Manifest, VariantRecord, range_records
 from .core.progress import Progress
 from .core.shapes import Profile
@@ -47,9 +48,24 @@ class Job:
 
 def export_stage(job: Job, folder: Path, progress: Progress) -> Manifest:
     """Write one graph for each precision of the recipe; the manifest that describes them."""
+    from .model.signature import signature
+
     made = make_variants(job.recipe, job.checkpoint, job.profile, folder, progress)
     more = tuple(map(range_records, job.profiles[1:]))
-    variants = tuple(variant.model_copy(update={"more_profiles": more}) for variant in made)
+    known, _ = signature(job.checkpoint.config, job.recipe.layer, DType.FP32)
+    below = {record.name: record.below for record in known}
+    variants = tuple(
+        variant.model_copy(
+            update={
+                "more_profiles": more,
+                "inputs": tuple(
+                    record.model_copy(update={"below": below.get(record.name)})
+                    for record in variant.inputs
+                ),
+            }
+        )
+        for variant in made
+    )
     return Manifest(
         name=job.recipe.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -174,9 +190,14 @@ def validate_stage(
             outputs=record.outputs,
             name=record.precision,
         )
-        exponents = record.typing.exponents if record.typing else {}
+        typing = record.typing or TypingRecord()
         unlike = unlike_weights(
-            job.checkpoint, variant.model, progress, exponents=exponents, packed=record.packed
+            job.checkpoint,
+            variant.model,
+            progress,
+            exponents=typing.exponents,
+            by_channel=typing.by_channel,
+            packed=record.packed,
         )
         limits = job.recipe.limits_of(record.precision)
         verdicts = judge_variant(truth, variant, limits, progress)
@@ -185,7 +206,7 @@ def validate_stage(
     write_golden(folder / GOLDEN, truth)
     judged = manifest.model_copy(update={"variants": tuple(variants), "golden": GOLDEN})
     by_precision = {str(v.precision): job.recipe.limits_of(v.precision) for v in judged.variants}
-    write_polygraphy(folder, judged, truth, by_precision)
+    write_polygraphy(folder, judged, truth, by_precision, graphs=source)
     return judged
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .plugins.listing import Listing
     from .quantization import Outcome
 
+WORST = 3  # linears whose errors quantize prints
 OVER_FLOOR = ": error over floor"  # how validate names the gate that pools all cases of an output
 # Columns that a narrow terminal can do without, the first to go first.
 OPTIONAL = ("judged by", "types", ">build", ">KL", ">perplexity", ">tokens", ">per block")
@@ -175,16 +176,30 @@ def quantization_tables(outcome: "Outcome") -> "Group":
             *(">stay wide by range", ">range unknown"),
         )
         counts = (
-            *(typing.nodes, typing.low_nodes, typing.casts, len(typing.scaled)),
+            *(typing.nodes, typing.low_nodes, typing.casts),
+            len({*typing.scaled, *typing.by_channel}),
             *(len(typing.islands), len(typing.unproved)),
         )
         made.add_row(*map(str, counts))
         parts.append(made)
         parts += [Text(f"wide: {i.node} ({i.operator}): {i.reason}") for i in typing.islands]
+        parts += [Text(str(cause)) for cause in typing.nonfinite]
         if typing.unproved:
             some = ", ".join(typing.unproved[:4])
             more = f" and {len(typing.unproved) - 4} more" if len(typing.unproved) > 4 else ""
-            parts.append(Text(f"no range is known of {some}{more}: give --calibration"))
+            why = (
+                "they have numbers that are not finite"
+                if typing.nonfinite
+                else "give --calibration"
+            )
+            parts.append(Text(f"no range is known of {some}{more}: {why}"))
+        if count := sum(row.source == "measured where finite" for row in typing.headroom):
+            parts.append(
+                Text(
+                    f"the ranges of {count} values are of their finite numbers alone: a mask hides the others"
+                )
+            )
+        parts += [Text(note) for note in typing.notes]
     if quantization is not None:
         made = table(
             f"quantised to {quantization.format}" + (" before: copied" * quantization.already),
@@ -198,15 +213,15 @@ def quantization_tables(outcome: "Outcome") -> "Group":
             f"{human_bytes(quantization.bytes_before)} -> {human_bytes(quantization.bytes_after)}",
         )
         parts.append(made)
+        errors = {r.name: r.error for r in quantization.linears if r.error is not None}
+        worst = sorted(errors, key=lambda name: errors[name], reverse=True)[:WORST]
+        if worst:
+            named = ", ".join(f"{name} {errors[name]:.2%}" for name in worst)
+            parts.append(
+                Text(f"largest relative errors of outputs on the calibration inputs: {named}")
+            )
         parts += [Text(f"{r.name}: {r.reason}") for r in quantization.linears if r.reason]
         parts += [Text(note) for note in quantization.notes]
     if outcome.search is not None:
-        search = outcome.search
-        parts.append(
-            Text(
-                f"{search.budget.measure} {search.all_quantized:.4g} with every linear quantised, "
-                f"{search.reached:.4g} with {len(search.kept)} kept high (budget {search.budget.limit:g}):"
-            )
-        )
-        parts += [Text(line) for line in search.lines("high")]
+        parts += [Text(line) for line in outcome.search.lines("high")]
     return Group(*parts)

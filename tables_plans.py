@@ -1,9 +1,9 @@
-"""What differs between two planned engines, as tables: what is alike in every block stands there once."""
+"""Planned engines for a reader: their build options in a line; what differs between two, alike in every block, once."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .console import table
 
@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 _BLOCK = re.compile(r"(?<=layers\.)\d+")
 _HASH = re.compile(r"_0x[0-9a-f]{16,}$")
 Row = tuple[str, str, str, str]
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Build options as a reader takes them: `workspace_bytes by default, tf32 on, tactic_sources a+b`."""
+    return ", ".join(f"{name} {_option(value)}" for name, value in options.items())
+
+
+def sizes_text(profile: Mapping[str, Sequence[Sequence[int]]]) -> str:
+    """A profile as a reader takes it: `input_ids 1x1 to 1x128 to 4x1024`."""
+    return ", ".join(
+        f"{name} {' to '.join('x'.join(map(str, shape)) for shape in shapes)}"
+        for name, shapes in profile.items()
+    )
+
+
+def _option(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "by default", True: "on", False: "off"}[value]
+    if isinstance(value, list | tuple):
+        return "+".join(map(str, value)) or "none"
+    return str(value)
 
 
 def diff_tables(title_a: str, title_b: str, diff: "PlanDiff") -> "Group":

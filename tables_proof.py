@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 
 def diff_table(diff: "Diff") -> "Group":
-    """Verdict, how much was compared, the first divergence with its cause, and errors of layers and outputs."""
+    """Verdict, how much was compared, the rules that outputs break, the first divergence with its cause, and errors of layers and outputs."""
     from rich.console import Group
     from rich.markup import escape
 
     lines = [
-        "[bold green]equal within rounding[/]" if diff.equal else "[bold red]diverged[/]",
+        f"[bold {'green' if diff.equal else 'red'}]{_verdict(diff)}[/]",
         f"  reference  {escape(diff.reference)}",
         f"  candidate  {escape(diff.candidate)}",
         f"  compared   {diff.compared} of {diff.values} values by {diff.mapping}, inputs: {escape(diff.inputs)}",
     ]
+    lines += [f"  [red]broken[/]     {escape(str(finding))}" for finding in diff.findings]
     parts: list[object] = ["\n".join(lines)]
     if diff.first is not None:
         parts.append(_first(diff.first, diff))
@@ -31,6 +32,12 @@ def diff_table(diff: "Diff") -> "Group":
         parts.append(totals)
     parts += [f"note: {escape(note)}" for note in diff.notes]
     return Group(*parts)  # type: ignore[arg-type]
+
+
+def _verdict(diff: "Diff") -> str:
+    if diff.first is not None:
+        return "diverged"
+    return "not equal" if diff.findings else "equal within rounding"
 
 
 def _first(first: "Divergence", diff: "Diff") -> str:

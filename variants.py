@@ -25,6 +25,7 @@ from .sections import QUANTIZED
 if TYPE_CHECKING:
     import torch
 
+    from .export.quantize.options import QuantizeOptions
     from .graph.spec import Summary
     from .model.checkpoints import Checkpoint
 
@@ -128,7 +129,7 @@ def _make(
 
 
 def _packed(source: Path, output: Path, progress: Progress) -> dict[str, tuple[str, ...]]:
-    from .export.quantize.packed_file import pack_file
+    from .export.linears.packed_file import pack_file
 
     progress(Step("pack linears"))
     return pack_file(source, output)
@@ -155,13 +156,9 @@ def _quantized(
     calibration: Calibration,
     progress: Progress,
 ) -> QuantizationRecord:
-    from .export.quantize.options import QuantizeOptions
     from .export.quantize.quantize import quantize_file
 
-    wanted = recipe.quantize.model_dump(exclude={"base", "search"})
-    if name != "fp8":  # activations stay in the base type
-        wanted["attention"] = wanted["epilogues"] = False
-    options = QuantizeOptions(**wanted, format=name)  # type: ignore[arg-type]
+    options = quantize_options(recipe, name)
     base, search = recipe.quantize.base, recipe.quantize.search
     lines: tuple[str, ...] = ()
     feeds = as_declared(
@@ -171,7 +168,8 @@ def _quantized(
         report = quantize_file(source, output, feeds, options, progress)
     else:
         from .export.search.cost import roofline
-        from .export.search.search import Budget, search_file
+        from .export.search.ranking import Budget
+        from .export.search.search import search_file
 
         budget = Budget(*search.budget, search.order, search.min_quantized_share)
         tokens = math.prod(next(iter(profile.values())).opt[:2])
@@ -182,8 +180,18 @@ def _quantized(
     if report.calibration is not None:
         seen = report.calibration.model_copy(update={"source": calibration.source})
         seen.save(output.with_name("calibration.json"))
-    record = quantization_record(report, base, options.observer, calibration)
+    record = quantization_record(report, base, options.observes, calibration)
     return record.model_copy(update={"search": lines})
+
+
+def quantize_options(recipe: Recipe, name: str) -> "QuantizeOptions":
+    """How the recipe has the quantised precision `name` made; UsageError for what does not go together."""
+    from .export.quantize.options import QuantizeOptions
+
+    wanted = recipe.quantize.model_dump(exclude={"base", "search"})
+    if name != "fp8":  # activations stay in the base type
+        wanted |= {"attention": False, "epilogues": False, "observer": None}
+    return QuantizeOptions(**wanted, format=name)  # type: ignore[arg-type]
 
 
 def _cast_edges(source: Path, output: Path, io: DType) -> None:

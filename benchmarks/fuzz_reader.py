@@ -32,7 +32,7 @@ HUGE = (
 
 
 def seeds() -> list[bytes]:
-    """Small models with weights, attention, a branch and quantised products."""
+    """Small models: weights, attention, a branch and quantised products; functions, a loop and shapes that are not declared."""
     import numpy as np
 
     node, info = helper.make_node, helper.make_tensor_value_info
@@ -64,7 +64,43 @@ def seeds() -> list[bytes]:
         [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
-    return [shape_inference.infer_shapes(model).SerializeToString()]
+    return [shape_inference.infer_shapes(model).SerializeToString(), _undeclared()]
+
+
+def _undeclared() -> bytes:
+    """Nothing inside declares a shape; function calls in function calls, computed sizes, a loop without a condition."""
+    node, info = helper.make_node, helper.make_tensor_value_info
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("own", 1)]
+    inner = helper.make_function("own", "Inner", ["a"], ["b"], [node("Relu", ["a"], ["b"])], opsets)
+    calls = [node("Inner", ["a"], ["t"], domain="own"), node("Inner", ["t"], ["b"], domain="own")]
+    outer = helper.make_function("own", "Outer", ["a"], ["b"], calls, opsets)
+    flag, number = info("go", TensorProto.BOOL, []), info("i", TensorProto.INT64, [])
+    state = [info(name, TensorProto.FLOAT, None) for name in ("s", "so")]
+    steps = [node("Identity", ["go"], ["on"]), node("Neg", ["s"], ["so"])]
+    body = helper.make_graph(
+        steps, "body", [number, flag, state[0]], [info("on", TensorProto.BOOL, []), state[1]]
+    )
+    nodes = [
+        node("Outer", ["x"], ["o"], domain="own"),
+        node("Shape", ["o"], ["s0"]),
+        node("Concat", ["s0", "one"], ["s1"], axis=0),
+        node("Reshape", ["o", "s1"], ["r"]),
+        node("Loop", ["n", "", "r"], ["l"], body=body),
+        node("RotaryEmbedding", ["x", "cos", "cos"], ["e"]),
+        node("Add", ["e", "o"], ["y"]),
+    ]
+    ins = [
+        info("x", TensorProto.FLOAT, ["b", 2, "s", 16]),
+        info("cos", TensorProto.FLOAT, [1, "s", 8]),
+    ]
+    weights = [
+        helper.make_tensor(name, TensorProto.INT64, dims, [1])
+        for name, dims in (("one", [1]), ("n", []))
+    ]
+    graph = helper.make_graph(nodes, "seed", ins, [info("y", TensorProto.FLOAT, None)], weights)
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=11, functions=[inner, outer]
+    ).SerializeToString()
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

@@ -25,11 +25,11 @@ from blockforge.engines.compile import CompileRequest, compile_engine
 from blockforge.engines.target import Target
 from blockforge.export.export import export_variant
 from blockforge.export.fusions import fuse_file
+from blockforge.export.linears.find import find_linears
+from blockforge.export.linears.pack import pack_linears
+from blockforge.export.linears.packed_file import pack_file
 from blockforge.export.precision import PrecisionOptions, typed_file
-from blockforge.export.quantize.linears import find_linears
 from blockforge.export.quantize.options import QuantizeOptions
-from blockforge.export.quantize.pack import pack_linears
-from blockforge.export.quantize.packed_file import pack_file
 from blockforge.export.quantize.quantize import quantize_file
 from blockforge.graph.io import load_model, save_model
 from blockforge.model.checkpoints.preset import RandomCheckpoint

@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--graph", type=Path, help="a 16-bit export that exists already")
     parser.add_argument("--tokens", type=int, default=1212)
     parser.add_argument("--format", choices=FORMATS, default="fp8")
-    parser.add_argument("--observer", choices=OBSERVERS, default="mse")
+    parser.add_argument("--observer", choices=OBSERVERS)
     parser.add_argument("--rounding", choices=ROUNDINGS, default="gptq")
     parser.add_argument("--keep", nargs="*", default=())
     parser.add_argument("--save", action="store_true")

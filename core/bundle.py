@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import logging
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from .errors import ArtefactError, UsageError
 from .manifest import FileRecord, Manifest, manifest_from_json
 from .partial import partial_folder
+from .replacing import recover, replace_folder
 from .signing import SIGNATURE, check_signature
 
 MANIFEST = "manifest.json"
@@ -38,10 +38,13 @@ class Bundle:
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest of the bundle at `path`.
 
-        Raises UsageError where there is no such folder, ArtefactError when it holds none or it does not fit this version.
+        A bundle that a killed writer had moved aside is put back first. Raises UsageError where there is no such folder,
+        ArtefactError when it holds none or it does not fit this version.
         """
         path = Path(path)
         file = path / MANIFEST
+        if not path.exists():
+            recover(path.resolve(), MANIFEST)
         if not path.exists():
             raise UsageError(
                 f"bundle {path}",
@@ -217,12 +220,13 @@ def write_bundle(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on a clean exit it takes the place of `path`.
 
     The caller seals it. An exception (Ctrl-C included) removes it and leaves `path` as it was; what a killed process
-    left half-written for the same `path` is removed first.
+    left half-written for the same `path` is removed first, and an old bundle that it had moved aside is put back.
     Raises UsageError when `path` cannot be written or holds something that is not a bundle.
     """
     path = Path(path)
     check_destination(path)
     path = path.resolve()  # the bundle goes where a link leads
+    recover(path, MANIFEST)
     made = _make_parents(path.parent)
     with contextlib.ExitStack() as stack:
         try:
@@ -234,33 +238,13 @@ def write_bundle(path: str | Path) -> Iterator[Path]:
             yield staging
             staging.chmod(0o755)
             signed = (path / SIGNATURE).exists()
-            _replace(staging, path)
+            replace_folder(staging, path)
             if signed:
                 logger.warning("%s has changed and so lost its signature: sign it again", path)
         except BaseException:
             stack.close()
             _remove_empty(made)
             raise
-
-
-def _replace(staging: Path, path: Path) -> None:
-    """Put the folder `staging` at `path`, keeping the old one until the new one stands."""
-    old = None
-    if path.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-        try:
-            path.rename(old)  # replaces the empty folder
-        except BaseException:
-            old.rmdir()
-            raise
-    try:
-        staging.rename(path)
-    except BaseException:
-        if old:
-            old.rename(path)
-        raise
-    if old:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _make_parents(folder: Path) -> list[Path]:

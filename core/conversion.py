@@ -20,16 +20,26 @@ class HeadroomRecord(Record):
     dtype: str
 
 
+class AxisExponents(Record):
+    """One axis of an initializer: place -> e, stored as its numbers times 2^-e; a place that is left out has none."""
+
+    axis: int
+    exponents: dict[int, int]
+
+
 class TypingRecord(Record):
     """How the FP32 graph became a 16-bit one.
 
-    exponents: initializer -> e, stored as its number times 2^-e. changes, islands: one line each, what moved
-    with the exponents, and what had to stay wide and why. headroom: the tightest value of each layer.
+    exponents: initializer -> e, stored as its number times 2^-e. by_channel: those with exponents of their own along
+    an axis or two, which add up. changes, islands: one line each, what moved with the exponents, and what had
+    to stay wide and why. warnings: values whose range is unknown, and losses that stay. headroom: the tightest value of each layer.
     """
 
     exponents: dict[str, int] = Field(default_factory=dict)
+    by_channel: dict[str, tuple[AxisExponents, ...]] = Field(default_factory=dict)
     changes: tuple[str, ...] = ()
     islands: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     headroom: tuple[HeadroomRecord, ...] = ()
 
 
@@ -71,7 +81,7 @@ class QuantizationRecord(Record):
     quantized_share: float  # of the linears' FLOPs
     search: tuple[
         str, ...
-    ] = ()  # each linear that stays high for the budget: what it gains and costs
+    ] = ()  # the budget, then each linear that stays high for it: what it gains and costs
     linears: tuple[LinearRecord, ...]
     caches: tuple[CacheRecord, ...] = ()
     epilogues: dict[str, int] = Field(default_factory=dict)

@@ -39,8 +39,8 @@ def partial_folder(parent: Path, name: str) -> Iterator[Path]:
 def sweep(parent: Path, name: str | None = None) -> tuple[Path, ...]:
     """Remove the partial folders in `parent` (those of `name`, or all) whose process is gone; returns them."""
     swept = []
-    for folder in _partials(parent, name):
-        lock = _lock(folder, wait=False)
+    for folder in hidden_folders(parent, name, SUFFIX):
+        lock = lock_folder(folder, wait=False)
         if lock is None:  # at work, or not ours to judge
             continue
         shutil.rmtree(folder, ignore_errors=True)
@@ -49,14 +49,14 @@ def sweep(parent: Path, name: str | None = None) -> tuple[Path, ...]:
     return tuple(swept)
 
 
-def _partials(parent: Path, name: str | None) -> list[Path]:
-    """Folders that partial_folder makes: `.NAME.XXXXXXXX.partial`, the middle without a dot."""
+def hidden_folders(parent: Path, name: str | None, suffix: str) -> list[Path]:
+    """The folders `.NAME.XXXXXXXX<suffix>` in `parent`, the middle without a dot; of every name for None."""
     try:
-        found = [p for p in parent.iterdir() if p.name.startswith(".") and p.suffix == SUFFIX]
+        found = [p for p in parent.iterdir() if p.name.startswith(".") and p.suffix == suffix]
     except OSError:
         return []
     if name is not None:
-        found = [p for p in found if p.name.removesuffix(SUFFIX).rpartition(".")[0] == f".{name}"]
+        found = [p for p in found if p.name.removesuffix(suffix).rpartition(".")[0] == f".{name}"]
     return [p for p in found if p.is_dir() and not p.is_symlink()]
 
 
@@ -64,14 +64,14 @@ def _made(parent: Path, name: str) -> tuple[Path, int | None]:
     """A new folder and its lock; again where a sweeper took it between the two."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=SUFFIX, dir=parent))
-        lock = _lock(folder, wait=True)
+        lock = lock_folder(folder, wait=True)
         if folder.exists():
             return folder, lock
         if lock is not None:
             os.close(lock)
 
 
-def _lock(folder: Path, *, wait: bool) -> int | None:
+def lock_folder(folder: Path, *, wait: bool) -> int | None:
     """An open descriptor that holds the folder's lock; None where another holds it or there are no locks."""
     if sys.platform == "win32":
         return None

@@ -6,12 +6,12 @@ manifest.json + private key -> manifest.json.sig    64 raw bytes over the manife
 Source: RFC 8032 (Ed25519); keys as PEM, PKCS #8 and SubjectPublicKeyInfo (RFC 8410).
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import ArtefactError, UnavailableError, UsageError
+from .whole_file import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -33,12 +33,9 @@ def sign(manifest: Path, key: Path) -> Path:
     """
     signature = _private_key(key).sign(manifest.read_bytes())
     target = manifest.with_name(SIGNATURE)
-    partial = target.with_name(f".{SIGNATURE}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(signature)
-        partial.replace(target)
+        write_whole(target, signature)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UsageError(
             f"signature of {manifest}",
             found=f"cannot write there: {error.strerror}",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ArtefactError, UsageError
+from ..core.whole_file import write_whole
 from .tensorrt_api import Api
 
 FLAGS = {  # option -> member of BuilderFlag
@@ -61,12 +62,9 @@ def set_options(api: Api, config: Any, request: dict[str, Any]) -> None:
 def save_timing_cache(config: Any, path: Path) -> None:
     """Write what the build measured to `path`, whole or not at all. Raises UsageError when it cannot be written."""
     data = bytes(config.get_timing_cache().serialize())
-    part = path.with_name(f".{path.name}.{id(config):x}.tmp")
     try:
-        part.write_bytes(data)
-        part.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(
             f"timing cache {path}", found=f"cannot write it: {error.strerror}", fix="Make room"
         ) from None

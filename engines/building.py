@@ -55,6 +55,7 @@ def finish(
             "runtime": done["runtime"],
             "source": source,
             "num_blocks": request.num_blocks,
+            "options": request.options.recorded() if request.target.is_tensorrt else {},
             "kernels": kernels,
         }
     )
@@ -75,5 +76,5 @@ def finish(
         kernels=layers.device_kernels,
         kernels_per_block=layers.kernels_per_block,
         dtypes=layers.dtypes,
-        options=request.options.recorded() if request.target.is_tensorrt else {},
+        options=layers.options,
     )

@@ -21,19 +21,17 @@ from .building import ENGINES, finish, run
 from .cache import FOLDER, EngineCache, Key, Lookup, key_of, open_cache
 from .child import Event
 from .dtype_check import check_dtypes
-from .gpu import gpus
 from .legalize import legalize
 from .listing import kernels_from_listing
 from .onnxruntime_compile import compile_onnxruntime
-from .options import BuildOptions, check_options
+from .options import BuildOptions
+from .outlook import Sizes, check_settings, files_of, known_parts, profile_sizes
 from .plugin_nodes import choose_plugins, mark_plugins
 from .preflight import Report, preflight, refuse, texts_of
 from .profile_kernels import kernels_of_profile
 from .request import CompileRequest
-from .requirements import check_available
 from .signature import input_dims
 from .staging import staging
-from .tensorrt_api import load_api
 
 __all__ = ["BuildOptions", "CompileRequest", "DryRun", "compile_engine", "dry_run"]
 
@@ -57,7 +55,7 @@ class DryRun:
     nodes: int
     preflight: Report
     files: tuple[str, ...]
-    profiles: tuple[dict[str, tuple[tuple[int, ...], ...]], ...]
+    profiles: tuple[Sizes, ...]
     options: dict[str, Any]
     legalized: tuple[str, ...]
     plugins: tuple[str, ...]
@@ -99,13 +97,11 @@ def dry_run(request: CompileRequest) -> DryRun:
     model, choices = _checked(request)
     first, *more = (texts_of(profile) for profile in request.profiles)
     report = preflight(request.model, request.target, shapes=first, more_shapes=more)
-    slug, nodes = request.target.slug, model.graph.num_nodes()
+    nodes = model.graph.num_nodes()
     parts: dict[str, str] = {}
     legalized: tuple[str, ...] = ()
     looked = Lookup("nothing is built for it")
-    files = [f"{ENGINES}/{slug}.layers.json"]
     if request.target.is_tensorrt:
-        files.insert(0, f"{ENGINES}/{slug}.plan")
         try:
             legal, legalized = _legal(request, model, choices)
         except BuildError as error:
@@ -122,11 +118,8 @@ def dry_run(request: CompileRequest) -> DryRun:
         model=str(request.model),
         nodes=nodes,
         preflight=report,
-        files=tuple(files),
-        profiles=tuple(
-            {name: (r.min, r.opt, r.max) for name, r in profile.items()}
-            for profile in request.profiles
-        ),
+        files=files_of(request),
+        profiles=tuple(profile_sizes(request)),
         options=request.options.as_job(),
         legalized=legalized,
         plugins=tuple(map(_choice_line, choices)),
@@ -138,11 +131,7 @@ def dry_run(request: CompileRequest) -> DryRun:
 
 def _checked(request: CompileRequest) -> tuple[ir.Model, tuple[Choice, ...]]:
     """The model and who runs its operators, once target, options and profiles are known to fit."""
-    check_available(request.target)
-    runtime = request.target.runtime
-    if request.target.is_tensorrt:
-        features = load_api(runtime).features
-        check_options(request.options, runtime, features, gpu=bool(gpus()), asked=request.asked)
+    check_settings(request)
     model = load_model(request.model)
     check_profiles(request.profiles, input_dims(model))
     return model, choose_plugins(model, request.target, request.plugins)
@@ -179,24 +168,7 @@ def _why_no_cache(choices: Sequence[Choice]) -> str:
 
 def _key(request: CompileRequest, legal: bytes) -> Key:
     """The key of the engine; reads every weight."""
-    target, api = request.target, load_api(request.target.runtime)
-    where = list(target.architectures)
-    if not api.architectures():  # the engine belongs to the model of GPU
-        where += sorted({gpu.name for gpu in gpus() if gpu.architecture == target.device})
-    return key_of(
-        legal,
-        request.model.absolute().parent,
-        runtime=api.version,
-        architectures=where,
-        option=request.options.deciding(),
-        **{f"profile{n}": shapes for n, shapes in enumerate(_profiles(request))},
-    )
-
-
-def _profiles(request: CompileRequest) -> list[dict[str, tuple[tuple[int, ...], ...]]]:
-    return [
-        {name: (r.min, r.opt, r.max) for name, r in profile.items()} for profile in request.profiles
-    ]
+    return key_of(legal, request.model.absolute().parent, known_parts(request))
 
 
 def _plugins(choices: Sequence[Choice]) -> list[str]:
@@ -220,7 +192,7 @@ def _compile_tensorrt(
             "plan": str(stage / PLAN),
             "listing": str(listing),
             "plugins": _plugins(choices),
-            "profiles": _profiles(request),
+            "profiles": profile_sizes(request),
             **request.options.as_job(),
         }
         cache = _cache(request, choices)

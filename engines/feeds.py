@@ -1,4 +1,4 @@
-"""Check what a caller hands over before a runtime sees it: names, element types, sizes, and the profile."""
+"""Check what a caller hands over before a runtime sees it: names, element types, sizes, the profile, and known ranges."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,17 +16,19 @@ HOST = Place("check")
 
 
 def check_feeds(
-    feeds: Mapping[str, Any], inputs: Sequence[TensorRecord], profile: Profile | None
+    feeds: Mapping[str, Any], inputs: Sequence[TensorRecord], profiles: Sequence[Profile]
 ) -> dict[str, np.ndarray]:
     """Return `feeds`, all in host memory, as contiguous arrays in the order of `inputs`.
 
-    Raises UsageError naming the input and what is wrong with it; axes that share a name must have one size.
+    profiles: one of which must hold all sizes, where there are any. Raises UsageError naming the input and what is wrong
+    with it; axes that share a name must have one size.
     """
     check_names(feeds, inputs)
     views = {record.name: view_of(feeds[record.name], record, HOST) for record in inputs}
     shapes = {name: view.shape for name, view in views.items()}
     check_sizes(inputs, shapes)
-    pick_profile(shapes, () if profile is None else (profile,), inputs)
+    pick_profile(shapes, profiles, inputs)
+    check_numbers(views, inputs)
     return {name: view.array for name, view in views.items() if view.array is not None}
 
 
@@ -61,6 +63,25 @@ def check_sizes(
         if record.name in shapes:
             _check_shape(record, shapes[record.name], found, f"{what} {record.name!r}")
     return found
+
+
+def check_numbers(views: Mapping[str, View], records: Iterable[TensorRecord]) -> None:
+    """Raise UsageError for a number outside [0, below) where the record knows `below`, e.g. a token that no vocabulary has.
+
+    Numbers in GPU memory are not looked at.
+    """
+    for record in records:
+        array = views[record.name].array
+        if record.below is None or array is None or not array.size:
+            continue
+        if array.min() >= 0 and array.max() < record.below:
+            continue
+        at = np.argwhere((array < 0) | (array >= record.below))[0].tolist()
+        raise UsageError(
+            f"input {record.name!r}",
+            found=f"{array[tuple(at)]} at {at}",
+            fix=f"Give whole numbers from 0 to {record.below - 1}",
+        )
 
 
 def check_outputs(

@@ -1,7 +1,7 @@
 """`<slug>.layers.json`: a planned engine as data, for inspect, the report and checks.
 
     {"schema_version": 1, "target": "tensorrt-rtx:sm89", "runtime": "tensorrt-rtx 1.7.1.116", "source": "builder",
-     "num_blocks": 30, "kernels": [{"name", "type", "tactic", "stream", "nodes": [ONNX node names],
+     "num_blocks": 30, "options": {build options that are not the default}, "kernels": [{"name", "type", "tactic", "stream", "nodes": [ONNX node names],
      "inputs"/"constants"/"outputs": [{"name", "dtype", "dims": [-1 where dynamic]}]}, ...]}
 
 source "builder": TensorRT's planned kernels. "profiler": the nodes ONNX Runtime ran after its own optimisations.
@@ -10,9 +10,9 @@ Kernels stand in execution order.
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..core.errors import ArtefactError
 from .kernel import Kernel
@@ -29,6 +29,7 @@ class LayersFile(BaseModel):
     runtime: str
     source: Literal["builder", "profiler"]
     num_blocks: int
+    options: dict[str, Any] = Field(default_factory=dict)
     kernels: tuple[Kernel, ...]
 
     @property

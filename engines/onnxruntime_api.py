@@ -12,6 +12,7 @@ INSTALL = {
 }
 ONLY_ERRORS = 3  # onnxruntime's log severity
 DAMAGED = ("InvalidProtobuf", "NoModel")  # its exception classes for a file it cannot read
+TYPES_BROKEN = ("Type Error", "bound to different types")  # its words for a graph of wrong types
 NO_KERNEL = "Could not find an implementation"  # of an operator in its element type
 
 # ONNX Runtime's word inside tensor(...) -> our name (core.dtypes)
@@ -58,6 +59,14 @@ def require(device: str) -> None:
         )
 
 
+def lacks_kernel(device: str) -> str:
+    """What to do about a graph with an operator that ONNX Runtime has no kernel for in the graph's type."""
+    return (
+        f"{PROVIDERS[device]} lacks this operator in the graph's type (on the CPU, bf16 products are "
+        f"missing): leave the target onnxruntime:{device} out, or build in another precision"
+    )
+
+
 def open_session(
     path: Path, device: str, *, profile_to: str | None = None, threads: int = 0
 ) -> Any:
@@ -81,16 +90,11 @@ def open_session(
         options.profile_file_prefix = profile_to
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
+        session = _opened(path, options, device)
     except Exception as error:  # onnxruntime's classes share no base of their own
         kind = ArtefactError if type(error).__name__ in DAMAGED else BuildError
         words = " ".join(str(error).split())
-        fix = ""
-        if NO_KERNEL in words:
-            fix = (
-                f"{PROVIDERS[device]} lacks this operator in the graph's type (on the CPU, bf16 products are "
-                f"missing): leave the target onnxruntime:{device} out, or build in another precision"
-            )
+        fix = lacks_kernel(device) if NO_KERNEL in words else ""
         raise kind(f"model {path}", found=f"{version()} refuses it: {words}", fix=fix) from None
     if PROVIDERS[device] not in session.get_providers():  # it falls back to the CPU without a word
         raise UnavailableError(
@@ -99,3 +103,36 @@ def open_session(
             fix=INSTALL[device],
         )
     return session
+
+
+def survives_rewrites(path: Path) -> bool:
+    """Whether ONNX Runtime's own settings open the model on the CPU; False where its rewrites of Q/DQ pairs spoil it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ONLY_ERRORS
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS["cpu"]])
+    except Exception as error:
+        return not any(words in str(error) for words in TYPES_BROKEN)
+    return True
+
+
+def _opened(path: Path, options: Any, device: str) -> Any:
+    """The session; its Q/DQ pairs stay pairs where ONNX Runtime's rewrites of them lose the type of a result.
+
+    QDQPropagation and the fusion into MatMulNBits take a DequantizeLinear's output to have its scale's type
+    (`output_dtype`, opset 23, says otherwise) and end in a graph that is wrong by its own rules.
+    """
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
+    except Exception as error:
+        if not any(words in str(error) for words in TYPES_BROKEN):
+            raise
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        try:
+            return onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
+        except Exception:
+            raise error from None  # the graph itself is wrong

@@ -1,6 +1,7 @@
 """An ONNX graph "compiled" for ONNX Runtime, which runs the file itself: what there is to record is the nodes it ran."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx_ir as ir
@@ -38,12 +39,13 @@ def compile_onnxruntime(
         }
         done = run(request, job, progress)
         done["bytes"] = request.model.stat().st_size + _external_bytes(model)
-        kernels = tuple(_ran(node) for node in json.loads(nodes.read_text(encoding="utf-8")))
+        named = {node.name for node in model.graph}
+        kernels = tuple(_ran(node, named) for node in json.loads(nodes.read_text(encoding="utf-8")))
         return finish(request, stage, done, "profiler", kernels)
 
 
-def _ran(node: Event) -> Kernel:
-    """A node that ONNX Runtime ran."""
+def _ran(node: Event, named: Collection[str | None]) -> Kernel:
+    """A node that ONNX Runtime ran; it covers no ONNX node where the name is its own (inlined functions, fusions, casts)."""
     inputs, outputs = (
         tuple(TensorInfo("", dtype, tuple(dims)) for dtype, dims in node[side])
         for side in ("inputs", "outputs")
@@ -54,7 +56,7 @@ def _ran(node: Event) -> Kernel:
         inputs=inputs,
         outputs=outputs,
         tactic=node["provider"],
-        nodes=(node["name"],),
+        nodes=(node["name"],) if node["name"] in named else (),
     )
 
 

@@ -22,6 +22,12 @@ from .session_tensor import HostTensor
 from .target import Target
 from .views import Place, array_at
 
+BEYOND = (  # ONNX Runtime's words for an index outside a table: Gather, GatherElements, GatherND
+    "indices element out of data bounds",
+    "Out of range value in index tensor",
+    "invalid index found",
+)
+
 
 class OnnxRuntimeRunner:
     """One onnxruntime.InferenceSession, which threads share; see onnxruntime_api.open_session for what opening may raise."""
@@ -44,7 +50,10 @@ class OnnxRuntimeRunner:
         return OnnxRuntimeSlot(self)
 
     def compute(self, call: Call) -> dict[str, np.ndarray]:
-        """Every output by name: what the caller gave, else new. BuildError with ONNX Runtime's words when a node fails."""
+        """Every output by name: what the caller gave, else new.
+
+        UsageError for an index outside a table, BuildError with ONNX Runtime's words when a node fails otherwise.
+        """
         if call.on_layer is None:
             return self._compute(self._session, call)
         with tempfile.TemporaryDirectory() as folder:  # a session profiles all its life, or never
@@ -88,6 +97,12 @@ class OnnxRuntimeRunner:
             session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime's classes share no base of their own
             words = " ".join(str(error).split())
+            if any(beyond in words for beyond in BEYOND):
+                raise UsageError(
+                    "run",
+                    found=f"a number in the inputs that is no index of the model's table ({version()}: {words})",
+                    fix="Feed numbers that the model knows, e.g. tokens of its vocabulary",
+                ) from None
             raise BuildError("run", found=f"{version()}: {words}") from None
         values = dict(zip(self._types, binding.get_outputs(), strict=True))
         return {name: _result(name, value, call, self._types) for name, value in values.items()}

@@ -22,7 +22,8 @@ def kernel_blocks(kernels: Sequence[Kernel]) -> list[int | None]:
 
     A kernel that spans two blocks (TensorRT fuses the last add of one with the first norm of the next) belongs to
     the later one: each inner block then gets exactly one such kernel, which is what one more block costs.
-    A kernel without nodes (a transposed copy) belongs where its input was made, else where its output is read.
+    A kernel without nodes (a transposed copy) belongs where its input was made, else where its output is read; where the
+    listing names no tensors (ONNX Runtime's, in the order of the run), in the block whose kernels run before and after it.
     """
     blocks: list[int | None] = []
     made: dict[str, int] = {}  # tensor -> block
@@ -40,7 +41,23 @@ def kernel_blocks(kernels: Sequence[Kernel]) -> list[int | None]:
             blocks[index] = min(later, default=None)
         if (block := blocks[index]) is not None:
             read |= dict.fromkeys((t.name for t in kernels[index].inputs), block)
-    return blocks
+    return _between(kernels, blocks)
+
+
+def _between(kernels: Sequence[Kernel], blocks: list[int | None]) -> list[int | None]:
+    """Blocks of the kernels that have neither nodes nor named tensors: the neighbours' where these agree."""
+    unknown = [
+        block is None and not kernel.nodes and {t.name for t in kernel.outputs} == {""}
+        for kernel, block in zip(kernels, blocks, strict=True)
+    ]
+    after: list[int | None] = []
+    for block, open_ in zip(reversed(blocks), reversed(unknown), strict=True):
+        after.append(after[-1] if open_ and after else block)
+    found: list[int | None] = []
+    for block, open_, following in zip(blocks, unknown, reversed(after), strict=True):
+        before = found[-1] if found else None
+        found.append(before if open_ and before == following else block)
+    return found
 
 
 def kernels_per_block(kernels: Sequence[Kernel], num_blocks: int) -> float | None:

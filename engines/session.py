@@ -19,7 +19,7 @@ from ..core.bundle import Bundle
 from ..core.errors import UnavailableError, UsageError
 from ..core.manifest import TensorRecord
 from ..core.shapes import Profile
-from .feeds import check_names, check_output_names, check_outputs, check_sizes
+from .feeds import check_names, check_numbers, check_output_names, check_outputs, check_sizes
 from .runner import Call, LayerTimes, Runner, Slot, Tensor
 from .session_opening import open_runner
 from .session_pool import Pool
@@ -76,7 +76,7 @@ class Session:
         """Open a bundle (or the path of one), a lone .onnx file, or a lone .plan with its .layers.json beside it.
 
         precision: which of the bundle's graphs, None for the first. target: onnxruntime:cpu for None, and for a plan what its
-        .layers.json says. verify: compare the hashes of the bundle's files first; loading an engine runs native code from it,
+        .layers.json says; an engine for several architectures serves each of them. verify: compare the hashes of the bundle's files first; loading an engine runs native code from it,
         so leave it on for bundles from elsewhere. For a file on its own, its SHA-256 as text. trusted: public keys (PEM),
         one of which must have signed the bundle (`blockforge sign`).
         In this order the hash, TensorRT's version and the GPU's architecture are checked before anything is loaded.
@@ -118,7 +118,7 @@ class Session:
         torch's or CuPy's object), None for one of the session's own. on_layer: is told (layer or node, seconds) of this
         run; ONNX Runtime opens the model once more for it.
         Raises UsageError for a closed session and for feeds or outputs that do not fit (name, element type, size,
-        profile, device), UnavailableError when no context gets free in time, and BuildError with the runtime's words
+        profile, device, numbers beyond a known range), UnavailableError when no context gets free in time, and BuildError with the runtime's words
         when it fails.
         """
         with self._called(feeds, outputs, stream, on_layer) as (slot, call):
@@ -220,6 +220,7 @@ class Session:
             inputs = self._views(feeds, self.inputs, on)
             sizes = check_sizes(self.inputs, shapes := {n: v.shape for n, v in inputs.items()})
             profile = pick_profile(shapes, self.profiles, self.inputs)
+            check_numbers(inputs, self.inputs)
             written = self._views(outputs, self.outputs, on, output=True)
             check_outputs(written, self.outputs, sizes)
             yield slot, Call(inputs, written, outputs, profile, handle, on_layer)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.bundle import MANIFEST, Bundle, sha256_of
-from ..core.errors import ArtefactError, BlockforgeError, UsageError
-from ..core.manifest import EngineRecord, TensorRecord, VariantRecord
+from ..core.errors import ArtefactError, UsageError
+from ..core.manifest import TensorRecord
 from ..core.shapes import Profile
+from .engine_choice import plan_of
 from .layers_file import load_layers
 from .target import Target
 
@@ -25,8 +26,9 @@ LAYERS = ".layers.json"
 class Source:
     """What to load. model: the graph, None for a lone plan. plan: the engine's bytes as verified, None for ONNX Runtime.
 
-    runtime: the version that built the plan, "" where nobody recorded it. options: of the build, as the
-    bundle records them. inputs, outputs: None where only the engine knows.
+    target: what to run on; the plan may be for further architectures.
+    runtime: the version that built the plan, "" where nobody recorded it. options: of the build, as they were
+    recorded with it. inputs, outputs: None where only the engine knows.
     """
 
     asked: str
@@ -124,24 +126,6 @@ def _of_bundle(
     )
 
 
-def plan_of(
-    bundle: Bundle,
-    variant: VariantRecord,
-    target: Target,
-    error: type[BlockforgeError] = ArtefactError,
-) -> EngineRecord:
-    """The engine for `target`, which has a file; raises `error` where the bundle has none."""
-    for engine in variant.engines:
-        if engine.target == str(target) and engine.path:
-            return engine
-    has = ", ".join(engine.target for engine in variant.engines) or "none"
-    raise error(
-        f"engine {target} ({variant.precision}) of {bundle.path}",
-        found=f"the bundle has {has}",
-        fix=f"blockforge compile {bundle.path} --target {target}",
-    )
-
-
 def _of_model(path: Path, target: Target) -> Source:
     from ..graph.io import load_model
     from .signature import signature_of
@@ -166,10 +150,8 @@ def _of_plan(
     elif verify:
         _check_hash(path, hashlib.sha256(data).hexdigest(), _recorded_hash(path, trusted))
     layers = path.with_name(path.name.removesuffix(".plan") + LAYERS)
-    runtime, built_for = "", None
-    if layers.is_file():
-        record = load_layers(layers)
-        runtime, built_for = record.runtime, Target.parse(record.target)
+    record = load_layers(layers) if layers.is_file() else None
+    built_for = Target.parse(record.target) if record else None
     target = target or built_for
     if target is None:
         raise UsageError(
@@ -177,13 +159,15 @@ def _of_plan(
             found=f"neither a target nor {layers.name} beside it",
             fix="Name the target that it was built for, e.g. tensorrt:sm90",
         )
-    if not target.is_tensorrt or built_for not in (None, target):
+    if not target.is_tensorrt or not (built_for is None or built_for.covers(target)):
         raise UsageError(
             f"{asked} on {target}",
             found=f"it was built for {built_for or 'TensorRT'}",
             fix="Leave target out, or name that one",
         )
-    return Source(asked, target, plan=data, runtime=runtime)
+    if record is None:
+        return Source(asked, target, plan=data)
+    return Source(asked, target, plan=data, runtime=record.runtime, options=record.options)
 
 
 def _recorded_hash(path: Path, trusted: Sequence[Path]) -> str:

@@ -70,6 +70,12 @@ class Target:
         """The GPU architectures that one engine is for, e.g. sm89; none for ONNX Runtime."""
         return tuple(self.device.split(JOINT)) if self.is_tensorrt else ()
 
+    def covers(self, other: "Target") -> bool:
+        """Whether what was built for this target serves `other`: the same one, or some of its architectures."""
+        if self.runtime != other.runtime or not self.is_tensorrt:
+            return self == other
+        return set(other.architectures) <= set(self.architectures)
+
     @property
     def apart(self) -> tuple["Target", ...]:
         """A target for each architecture: what holds for one must hold for all."""

@@ -6,7 +6,7 @@ Device memory is behind cuda_device.Device, so that lifetimes can be tested with
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ import numpy as np
 
 from ..core.dtypes import DType
 from ..core.errors import ArtefactError, BuildError
+from ..core.manifest import TensorRecord
+from ..core.shapes import Profile, Shape, ShapeRange
 from .cuda_device import CudaDevice, Device
+from .session_profiles import pick_profile
 from .tensorrt_api import Api, create_logger, load_api
 
 DTYPES = {dtype.tensorrt: dtype for dtype in DType if dtype.tensorrt}
@@ -90,6 +93,29 @@ def load_engine(data: bytes, api: Api, asked: str, *, host_code: bool = False) -
     )
 
 
+def tensor_record(engine: Any, name: str, asked: str) -> TensorRecord:
+    """An input or output of a deserialised engine, its dynamic axes named by their number; ArtefactError for an unknown type."""
+    shape = tuple(engine.get_tensor_shape(name))
+    dims = tuple(d if d >= 0 else f"{name}.{axis}" for axis, d in enumerate(shape))
+    kind = engine.get_tensor_dtype(name).name
+    if kind not in DTYPES:
+        raise ArtefactError(asked, found=f"{name!r} has elements of type {kind}")
+    return TensorRecord(name=name, dtype=DTYPES[kind].value, dims=dims)
+
+
+def profile_at(engine: Any, inputs: Sequence[TensorRecord], index: int) -> Profile:
+    """The engine's profile of that number."""
+    profile = {}
+    for record in inputs:
+        sizes = tuple(d for d in record.dims if isinstance(d, int))
+        if len(sizes) == len(record.dims):
+            profile[record.name] = ShapeRange(sizes, sizes, sizes)
+            continue
+        shapes = engine.get_tensor_profile_shape(record.name, index)
+        profile[record.name] = ShapeRange(*(tuple(shape) for shape in shapes))
+    return profile
+
+
 class TensorRTRunner:
     """One engine, one execution context, one stream.
 
@@ -114,13 +140,12 @@ class TensorRTRunner:
         self._inputs, self._outputs = self._loaded.inputs, self._loaded.outputs
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name; BuildError with TensorRT's words when it refuses a shape or fails."""
+        """Every output by name. UsageError for sizes that none of several profiles holds, BuildError with TensorRT's words when it fails."""
         self._words.clear()
+        self._take({name: feeds[name].shape for name in self._inputs})
         with contextlib.ExitStack() as stack:
             for name in self._inputs:
                 array = feeds[name]
-                if not self._context.set_input_shape(name, array.shape):
-                    raise BuildError(f"input {name!r} of {array.shape}", found=self._said())
                 self._device.upload(self._bind(stack, name, array.nbytes), array)
             results, addresses = {}, {}
             for name in self._outputs:
@@ -139,6 +164,19 @@ class TensorRTRunner:
         self._context = self._engine = None
         self._loaded.close()
         self._device.close()
+
+    def _take(self, shapes: Mapping[str, Shape]) -> None:
+        """Set the sizes of every input, in the profile for them where the engine has several."""
+        count = self._engine.num_optimization_profiles
+        if count > 1:
+            records = [tensor_record(self._engine, name, "engine") for name in self._inputs]
+            profiles = [profile_at(self._engine, records, index) for index in range(count)]
+            index = pick_profile(shapes, profiles, records)
+            if index != self._context.active_optimization_profile:
+                self._context.set_optimization_profile_async(index, self._device.stream)
+        for name, shape in shapes.items():
+            if not self._context.set_input_shape(name, shape):
+                raise BuildError(f"input {name!r} of {shape}", found=self._said())
 
     def _bind(self, stack: contextlib.ExitStack, name: str, nbytes: int) -> int:
         address = self._device.allocate(nbytes)

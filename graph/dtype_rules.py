@@ -87,6 +87,67 @@ def _first_versions() -> dict[tuple[str, str], int]:
     return first
 
 
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """What a schema says of one input or output; allowed: the tensor types it takes, none where it takes something else too."""
+
+    name: str
+    type_str: str
+    variadic: bool
+    single: bool
+    homogeneous: bool
+    allowed: tuple[DataType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A schema, read once. attributes: name -> its kind; required: those without which the node means nothing."""
+
+    name: str
+    since: int
+    deprecated: bool
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    num_inputs: tuple[int, int]
+    num_outputs: tuple[int, int]
+    attributes: Mapping[str, ir.AttributeType]
+    required: tuple[str, ...]
+
+
+@functools.cache
+def signature_of(name: str, domain: str, version: int) -> Signature | None:
+    """schema_of in Python's own objects: reading ONNX's costs microseconds a field, which 10^5 nodes would pay each."""
+    schema = schema_of(name, domain, version)
+    if schema is None:
+        return None
+    return Signature(
+        name=schema.name,
+        since=schema.since_version,
+        deprecated=schema.deprecated,
+        inputs=tuple(map(_formal, schema.inputs)),
+        outputs=tuple(map(_formal, schema.outputs)),
+        num_inputs=(schema.min_input, schema.max_input),
+        num_outputs=(schema.min_output, schema.max_output),
+        attributes={
+            key: ir.AttributeType[str(a.type).rpartition(".")[2]]
+            for key, a in schema.attributes.items()
+        },
+        required=tuple(key for key, a in schema.attributes.items() if a.required),
+    )
+
+
+def _formal(formal: OpSchema.FormalParameter) -> Formal:
+    option = OpSchema.FormalParameterOption
+    return Formal(
+        formal.name,
+        formal.type_str,
+        formal.option == option.Variadic,
+        formal.option == option.Single,
+        formal.is_homogeneous,
+        tuple(_allowed(formal)),
+    )
+
+
 def output_types(operation: Operation, inputs: Types, *, strict: bool = False) -> Types:
     """The element types of the outputs; None where the rules leave one open (sequences, control flow).
 
@@ -94,7 +155,7 @@ def output_types(operation: Operation, inputs: Types, *, strict: bool = False) -
     schema allows each input's type at this opset.
     Raises UsageError where one type variable would stand for two types.
     """
-    schema = schema_of(operation.name, operation.domain, operation.version)
+    schema = signature_of(operation.name, operation.domain, operation.version)
     if schema is None:
         return (None,) * operation.num_outputs
     bound = _bind(schema, inputs, strict)
@@ -104,22 +165,22 @@ def output_types(operation: Operation, inputs: Types, *, strict: bool = False) -
     )
 
 
-def _bind(schema: OpSchema, inputs: Types, strict: bool) -> dict[str, DataType]:
+def _bind(schema: Signature, inputs: Types, strict: bool) -> dict[str, DataType]:
     """What each type variable of the schema stands for."""
     bound: dict[str, DataType] = {}
     for index, dtype in enumerate(inputs):
         if not schema.inputs or dtype is None:
             continue
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-        if index >= len(schema.inputs) and formal.option != OpSchema.FormalParameterOption.Variadic:
+        if index >= len(schema.inputs) and not formal.variadic:
             continue
-        if strict and (allowed := _allowed(formal)) and dtype not in allowed:
+        if strict and (allowed := formal.allowed) and dtype not in allowed:
             raise UsageError(
                 f"input {formal.name} of {schema.name}",
                 found=f"{type_name(dtype)}",
-                fix=f"Version {schema.since_version} of it takes {_listed(allowed)}",
+                fix=f"Version {schema.since} of it takes {_listed(allowed)}",
             )
-        if not formal.is_homogeneous:
+        if not formal.homogeneous:
             continue
         known = bound.setdefault(formal.type_str, dtype)
         if known != dtype:
@@ -132,7 +193,7 @@ def _bind(schema: OpSchema, inputs: Types, strict: bool) -> dict[str, DataType]:
 
 
 def _output_type(
-    operation: Operation, schema: OpSchema, bound: dict[str, DataType], inputs: Types, index: int
+    operation: Operation, schema: Signature, bound: dict[str, DataType], inputs: Types, index: int
 ) -> DataType | None:
     if operation.name in ("Constant", "ConstantOfShape"):
         return _constant_type(operation)
@@ -141,10 +202,9 @@ def _output_type(
     if not schema.outputs:
         return None
     formal = schema.outputs[min(index, len(schema.outputs) - 1)]
-    if formal.type_str in bound and formal.is_homogeneous:
+    if formal.type_str in bound and formal.homogeneous:
         return bound[formal.type_str]
-    allowed = _allowed(formal)
-    return next(iter(allowed)) if allowed and len(allowed) == 1 else None
+    return formal.allowed[0] if len(formal.allowed) == 1 else None
 
 
 def _by_attribute(

@@ -6,17 +6,20 @@ Weights stay on disk: initializers are `onnx_ir.ExternalTensor`s that map their 
 """
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, TypeGuard
+from typing import IO, Protocol
 
 import onnx
 import onnx_ir as ir
 
 from ..core.errors import ArtefactError, UsageError
+from ..core.whole_file import whole_file
+from .collector import collector_paused
+from .homes import Home, homes
+from .rules import nodes_of
+from .soundness import circle_in, endless_functions_in
 from .stored_tensors import stored_tensors, tensor_fault
 
 MAX_PROTO_BYTES = 2**31 - 1  # protobuf's own limit for one message
@@ -30,59 +33,74 @@ class WritesBytes(Protocol):
         """Write them at the file's position."""
 
 
-def load_model(path: str | Path) -> ir.Model:
+def load_model(path: str | Path, *, allow_circles: bool = False) -> ir.Model:
     """Read the ONNX file at `path`; weights in external data stay on disk.
 
     Every tensor is checked before the model is built: its element type, that its bytes are as many as its
     dimensions ask for, and for external data (ONNX specification, External Data) that the file lies in the
-    model's folder, exists, and holds the whole byte range.
-    Raises UsageError when there is no such file, ArtefactError naming tensor and reason when it is damaged.
+    model's folder, exists, and holds the whole byte range. Nodes that stand in a circle (unless allow_circles, for who
+    reports them), functions that call themselves or unfold without end are refused too.
+    Raises UsageError when there is no such file, ArtefactError naming tensor or node and reason when it is damaged.
     """
     path = Path(path)
     proto = read_proto(path)
+    external = False
     for where, tensor in stored_tensors(proto):
+        external |= tensor.data_location == onnx.TensorProto.EXTERNAL
         if reason := tensor_fault(tensor, path.absolute().parent):
             raise _damaged(path, f"tensor {tensor.name or where!r}: {reason}")
     try:
-        model = ir.serde.deserialize_model(proto)
+        with collector_paused():
+            model = ir.serde.deserialize_model(proto)
     except Exception as error:  # the reader raises many kinds, each for a graph that does not fit
         cause = " ".join(str(error.__cause__ or error).split())[:300]
         raise _damaged(path, f"the graph does not hold together ({cause})") from error
-    if not all(isinstance(t, str) for n in model.graph.all_nodes() for t in (n.op_type, n.domain)):
+    nodes = nodes_of(model.graph)
+    for function in model.functions.values():
+        nodes += nodes_of(function)
+    if not all(isinstance(n.op_type, str) and isinstance(n.domain, str) for n in nodes):
         raise _damaged(path, "an operator's name that is no text")
-    for graph in (*model.graphs(), *(f.graph for f in model.functions.values())):
-        ir.external_data.set_base_dir(graph, path.absolute().parent)
+    unsound = endless_functions_in(model) or (None if allow_circles else circle_in(model))
+    if unsound is not None:
+        raise ArtefactError(f"model {path}", found=unsound.found, fix=unsound.fix)
+    if external:
+        for graph in (*model.graphs(), *(f.graph for f in model.functions.values())):
+            ir.external_data.set_base_dir(graph, path.absolute().parent)
     return model
 
 
-def save_model(model: ir.Model, path: str | Path, *, inline_limit: int = 1024) -> None:
+def save_model(
+    model: ir.Model,
+    path: str | Path,
+    *,
+    inline_limit: int = 1024,
+    self_contained: bool = False,
+) -> None:
     """Write `model` to `path`, replacing what is there only once everything is written.
 
-    Initializers of `inline_limit` bytes or more, and those that lie in another folder's data, go to `<path>.data`, one at a time and page aligned; external
-    data that already lies in the same folder is referred to, not copied. `model` itself is left as it was.
+    Initializers of `inline_limit` bytes or more, and all external data that lies in another folder, go to `<path>.data`,
+    one at a time and page aligned, and bytes that several tensors share once. External data in the same folder is
+    referred to, not copied, unless the file is to be self_contained. `model` itself is left as it was.
     Raises UsageError when the folder cannot be written or the graph alone passes protobuf's 2 GiB.
     """
     path = Path(path).absolute()
-    tensors = {v: v.const_value for g in model.graphs() for v in g.initializers.values()}
-    if missing := [str(value.name) for value, tensor in tensors.items() if tensor is None]:
+    places = homes(model)
+    if missing := [home.name for home in places if home.tensor is None]:
         raise UsageError(
             f"write {path.name}", found=f"initializers without a value: {', '.join(missing[:5])}"
         )
-    kept = {v: t.path for v, t in tensors.items() if _lies_in(t, path.parent)}
-    before = {
-        v: t
-        for v, t in tensors.items()
-        if t is not None
-        and v not in kept
-        and (t.nbytes >= inline_limit or isinstance(t, ir.ExternalTensor))
+    read = {
+        Path(h.tensor.path).resolve() for h in places if isinstance(h.tensor, ir.ExternalTensor)
     }
-    location = _free_data_name(path, {Path(p).resolve() for p in kept.values()})
+    before = [home for home in places if home.moves(path.parent, inline_limit, self_contained)]
+    location = _free_data_name(path, read)
     try:
         with contextlib.ExitStack() as stack:
             if before:
                 data = stack.enter_context(data_file(path.parent / location))
-                for value, tensor in before.items():
-                    value.const_value = data.append(tensor, value)
+                written: dict[object, ir.ExternalTensor] = {}
+                for home in before:
+                    home.put(_moved(home, data, written))
             _write_proto(model, path)
     except OSError as error:
         raise UsageError(
@@ -91,8 +109,8 @@ def save_model(model: ir.Model, path: str | Path, *, inline_limit: int = 1024) -
             fix="Name a folder you may write, with enough room",
         ) from None
     finally:
-        for value, tensor in before.items():
-            value.const_value = tensor
+        for home in before:
+            home.put(home.tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +120,11 @@ class DataFile:
     path: Path
     file: IO[bytes]
 
-    def append(self, tensor: WritesBytes | ir.TensorProtocol, value: ir.Value) -> ir.ExternalTensor:
+    def append(
+        self, tensor: WritesBytes | ir.TensorProtocol, value: ir.Value | ir.TensorProtocol
+    ) -> ir.ExternalTensor:
         """Write the bytes of `tensor`, which has `value`'s dtype and static shape; returns the reference to them."""
-        assert value.name and value.dtype is not None and value.shape is not None
+        assert value.dtype is not None and isinstance(value.shape, ir.Shape)
         self.file.write(b"\0" * (-self.file.tell() % PAGE))
         offset = self.file.tell()
         if hasattr(tensor, "tofile"):  # onnx_ir's tensors need not have it
@@ -117,7 +137,7 @@ class DataFile:
             self.file.tell() - offset,
             value.dtype,
             shape=ir.Shape(value.shape.numpy()),
-            name=value.name,
+            name=value.name or "",
             base_dir=self.path.parent,
         )
         assert reference.length == reference.nbytes, f"{value.name} was written in another size"
@@ -127,22 +147,8 @@ class DataFile:
 @contextlib.contextmanager
 def data_file(path: Path) -> Iterator[DataFile]:
     """Open external data that takes the place of `path` on a clean exit and leaves nothing otherwise."""
-    with _replacing(path) as file:
+    with whole_file(path) as file:
         yield DataFile(path, file)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        partial.chmod(0o644)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _write_proto(model: ir.Model, path: Path) -> None:
@@ -152,7 +158,7 @@ def _write_proto(model: ir.Model, path: Path) -> None:
         raise _too_large(path) from error
     if len(data) > MAX_PROTO_BYTES:
         raise _too_large(path)
-    with _replacing(path) as file:
+    with whole_file(path) as file:
         file.write(data)
 
 
@@ -164,10 +170,32 @@ def _too_large(path: Path) -> UsageError:
     )
 
 
-def _lies_in(tensor: ir.TensorProtocol | None, folder: Path) -> TypeGuard[ir.ExternalTensor]:
-    if not isinstance(tensor, ir.ExternalTensor):
-        return False
-    return Path(tensor.base_dir).resolve() == folder.resolve()
+def _moved(
+    home: Home, data: DataFile, written: dict[object, ir.ExternalTensor]
+) -> ir.ExternalTensor:
+    """A reference to the tensor's bytes in `data`; written: those that are there, by what holds them elsewhere."""
+    tensor = home.tensor
+    assert tensor is not None
+    key: object = id(tensor)
+    if isinstance(tensor, ir.ExternalTensor):
+        key = Path(tensor.path).resolve(), tensor.offset or 0, tensor.nbytes
+    if key not in written:
+        written[key] = data.append(tensor, tensor)
+    same = written[key]
+    return ir.ExternalTensor(
+        same.location,
+        same.offset,
+        same.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=home.name,
+        base_dir=same.base_dir,
+    )
+
+
+def data_path(path: Path) -> Path:
+    """Where save_model writes the weights of `path`, unless they are read from there."""
+    return path.with_name(f"{path.name}.data")
 
 
 def _free_data_name(path: Path, used: set[Path]) -> str:

@@ -41,6 +41,17 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.T
                 yield from _graph_tensors(graph)
 
 
+def data_locations(proto: onnx.ModelProto) -> set[str]:
+    """The files that hold external data of the model, as it names them."""
+    return {
+        entry.value
+        for _, tensor in stored_tensors(proto)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
 def tensor_fault(tensor: onnx.TensorProto, folder: Path) -> str | None:
     """Why the tensor cannot be right, None when nothing speaks against it."""
     try:

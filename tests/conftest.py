@@ -5,6 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import settings
+
+# The same examples on every run; `--hypothesis-profile random` looks for new ones.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("random")
+settings.load_profile("fixed")
 
 # Before torch starts its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -4,6 +4,8 @@ import pytest
 
 import blockforge
 from blockforge.core.errors import BuildError
+from blockforge.engines.onnxruntime_api import lacks_kernel
+from blockforge.pipeline import compile_bundle, dry_run_build
 
 RECIPE = {
     "name": "tiny",
@@ -37,11 +39,42 @@ def test_the_typed_evaluator_judges_and_onnx_runtime_is_a_note(bundle):
     assert "NOT_IMPLEMENTED" in note and str(bundle.path.parent) not in note
 
 
-def test_onnx_runtime_as_a_target_is_refused_with_its_words_and_a_way_out(tmp_path):
+def test_onnx_runtime_as_a_target_is_refused_with_its_words_and_a_way_out(bundle):
     with pytest.raises(BuildError, match="MatMul") as caught:
-        blockforge.build({**RECIPE, "engines": {"targets": ["onnxruntime:cpu"]}}, tmp_path / "b")
+        compile_bundle(bundle, ["onnxruntime:cpu"])
     assert "bf16" in caught.value.fix and "leave the target onnxruntime:cpu out" in caught.value.fix
+    bundle.verify()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"export": {"precisions": ["fp32", "bf16"]}},
+        {
+            "export": {"precisions": ["fp8-weights"]},
+            "quantize": {"base": "bf16"},
+            "validate": {"limits": {"max_kl_divergence": 1.0}},
+        },
+    ],
+)
+def test_a_recipe_is_refused_with_the_same_words_before_anything_is_made(
+    changed, tmp_path, monkeypatch
+):
+    def make(*_):
+        raise AssertionError("a graph was made")
+
+    monkeypatch.setattr("blockforge.pipeline.export_stage", make)
+    targets = {"engines": {"targets": ["tensorrt-rtx:sm89", "onnxruntime:cpu"]}}
+    for run in (blockforge.build, dry_run_build):
+        with pytest.raises(BuildError, match="bf16") as caught:
+            run(RECIPE | targets | changed, tmp_path / "b")
+        assert caught.value.fix == lacks_kernel("cpu")
     assert not list(tmp_path.iterdir())
+    with pytest.raises(AssertionError, match="a graph was made"):  # near misses
+        blockforge.build(RECIPE | changed, tmp_path / "b")
+    with pytest.raises(AssertionError, match="a graph was made"):
+        blockforge.build(RECIPE | targets | {"export": {"precisions": ["fp16"]}}, tmp_path / "b")
 
 
 def test_a_session_says_the_same(bundle):

@@ -33,6 +33,7 @@ TOP = {
         "tables_plans.py",
     ),
     *("cli_polygraphy.py", "cli_proof.py", "cli_serving.py", "proof.py", "tables_proof.py"),
+    "build_outlook.py",
     "inspection.py",
     *("recipe.py", "pipeline.py", "stages.py", "variants.py", "calibration.py", "conversion.py"),
     *("inference.py", "quantization.py", "schemas.py", "schemas_commands.py", "sections.py"),
@@ -164,6 +165,31 @@ def test_no_circles_between_files():
 
     for name in edges:
         walk(name, ())
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_no_circles_between_the_folders_of_a_room(room):
+    """Lazy imports included: two folders that need each other give what both need a place of its own."""
+    arrows: dict[str, set[str]] = {}
+    for file in sources():
+        parts = Path(file).parts
+        if parts[0] == room and len(parts) > 2:
+            for module, _ in imports(parsed(file), file):
+                other = module.split(".")
+                if other[:2] == ["blockforge", room] and (ROOT / room / other[2]).is_dir():
+                    arrows.setdefault(parts[1], set()).add(other[2])
+
+    def reached(folder: str, seen: frozenset[str]) -> set[str]:
+        found = arrows.get(folder, set()) - {folder} - seen
+        return found | {x for f in found for x in reached(f, seen | found)}
+
+    both = {
+        f"{a} and {b}"
+        for a in arrows
+        for b in reached(a, frozenset())
+        if a in reached(b, frozenset())
+    }
+    assert not both
 
 
 def test_every_source_is_in_a_room():

@@ -15,7 +15,13 @@ from blockforge.core.bundle import Bundle, seal
 from blockforge.core.errors import ArtefactError, GateError, UsageError
 from blockforge.core.manifest import Manifest
 from blockforge.engines.layers_file import load_layers
-from blockforge.pipeline import compile_bundle, report_bundle, validate_bundle
+from blockforge.model.checkpoints import preset_checkpoint
+from blockforge.pipeline import (
+    compile_bundle,
+    dry_run_build,
+    report_bundle,
+    validate_bundle,
+)
 
 RECIPE = {
     "name": "tiny",
@@ -51,8 +57,16 @@ def test_the_bundle_holds_what_the_manifest_says(bundle):
             variant.operators["RMSNormalization"] == 5
         )  # two in each of two blocks, one at the end
         assert variant.operators["Attention"] == 2
+        assert variant.inputs[0].below == preset_checkpoint("llama-tiny", seed=0).config.vocab_size
     files = {p.relative_to(bundle.path).as_posix() for p in bundle.path.rglob("*") if p.is_file()}
     assert files == {*manifest.files, "manifest.json"}
+
+
+def test_a_dry_run_names_every_file_that_the_build_wrote(bundle, tmp_path):
+    found = dry_run_build(RECIPE, tmp_path / "b")
+    written = {p.relative_to(bundle.path).as_posix() for p in bundle.path.rglob("*") if p.is_file()}
+    assert set(found.all_files) == written and not list(tmp_path.iterdir())
+    assert dry_run_build(RECIPE, bundle.path).replaces and not found.replaces
 
 
 def test_fp16_kernels_compute_in_fp16(bundle):

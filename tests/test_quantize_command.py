@@ -101,21 +101,157 @@ def test_a_text_with_a_tokenizer(blockforge, quantized, graph, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--precision", "fp8"), "no calibration feeds"),
+        (("--precision", "fp8"), "Give --calibration DATA"),
+        (("--precision", "fp8"), "--precision fp8-weights and --rounding nearest needs none"),
+        (("--precision", "int8-weights"), "Give --calibration DATA"),
+        (("--precision", "int8-weights"), "or .txt; --rounding nearest needs none"),
+        (("--precision", "fp8-weights", "--rounding", "nearest", "--kv-cache"), "--calibration"),
+        (("--precision", "fp8", "--base", "keep"), "Give --calibration DATA"),
+        (("--precision", "fp8", "--max-kl", "0.1"), "Give --calibration DATA"),
         (("--precision", "fp16", "--max-kl", "0.1"), "a 16-bit precision"),
-        (("--precision", "fp8", "--max-kl", "0.1", "--max-error", "0.1"), "two budgets"),
+        (("--precision", "fp8", "--max-kl", "0.1", "--max-error", "0.1"), "2 budgets"),
+        (
+            ("--precision", "fp8", "--max-perplexity-ratio", "2", "--max-error-over-floor", "2"),
+            "2 budgets. Give one of --max-kl and --max-error above 0, --max-perplexity-ratio and --max-error-over-floor above 1",
+        ),
+        (("--precision", "fp8", "--max-error", "0"), "search within a budget: 0. Give"),
+        (("--precision", "fp8", "--max-perplexity-ratio", "1"), "perplexity ratio 1: "),
+        (("--precision", "fp8", "--max-error-over-floor", "1"), "error over noise floor 1: "),
+        (("--precision", "fp8", "--max-error-over-floor", "1.01"), "Give --calibration DATA"),
         (("--precision", "fp8", "--max-kl", "0.1", "--gpu", "abacus"), "abacus"),
         (("--precision", "fp8", "--calibration", "none.npz"), "none.npz"),
         (("--precision", "fp7"), "fp7"),
-        (("--precision", "fp16", "--kv-cache", "--no-pack"), "--kv-cache, --pack, which only"),
-        (("--precision", "bf16", "--epilogues"), "--epilogues, which only"),
-        (("--precision", "fp16", "--observer", "mse"), "--observer, which only"),
+        (
+            ("--precision", "fp16", "--kv-cache", "--no-pack"),
+            "--kv-cache, --pack: only a precision",
+        ),
+        (("--precision", "bf16", "--epilogues"), "--epilogues: only a precision below"),
+        (("--precision", "fp16", "--observer", "mse"), "--observer: only a precision below"),
+        (
+            ("--precision", "int8-weights", "--observer", "amax"),
+            "observer 'amax' with format 'int8",
+        ),
+        (("--precision", "nvfp4", "--attention"), "attention with format 'nvfp4'"),
+        (("--precision", "int4-weights", "--epilogues"), "epilogues with format 'int4-weights'"),
+        (("--precision", "fp8", "--gpu", "l4"), "--gpu: only a search"),
+        (("--precision", "fp16", "--tokens", "9"), "--tokens: only a search"),
+        (("--precision", "fp8", "--window", "9"), "--window: only a calibration text"),
+        (("--precision", "fp8", "--tokenizer", "t.json"), "--tokenizer: only a calibration text"),
+        (("--precision", "fp8", "--base", "keep", "--io", "graph"), "--io: only a base other than"),
+        (("--precision", "fp8", "--base", "keep", "--island", "bf16"), "--island: only a base"),
     ],
 )
-def test_misuse_is_one_error_and_leaves_nothing(blockforge, graph, tmp_path, arguments, words):
-    done = blockforge("quantize", graph, "-o", tmp_path / "out.onnx", *arguments, cwd=tmp_path)
-    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+def test_misuse_is_one_error_and_leaves_nothing(graph, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    output = str(tmp_path / "out.onnx")
+    done = CliRunner().invoke(app, ["quantize", str(graph), "-o", output, *arguments])
+    refused = done.exception
+    told = done.output if isinstance(refused, SystemExit) else str(refused)  # typer's own, or ours
+    assert isinstance(refused, SystemExit | UsageError) and words in told
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_is_said_before_any_work(graph, data, tmp_path, monkeypatch):
+    def work(*_, **__):
+        raise AssertionError("typing began")
+
+    monkeypatch.setattr("blockforge.export.precision.typed_file", work)
+
+    def refused(*arguments):
+        given = ["quantize", str(graph), "-o", str(tmp_path / "o.onnx"), "--precision", "fp8"]
+        return CliRunner().invoke(app, [*given, *map(str, arguments)]).exception
+
+    assert "Give --calibration DATA" in str(refused())
+    one = refused("--calibration", data / "0.npz", "--max-kl", "0.1")
+    assert "one set of calibration inputs" in str(one) and "2 or more with --calibration" in str(
+        one
+    )
+    assert isinstance(refused("--calibration", data), AssertionError)
+
+
+def test_weights_rounded_to_nearest_need_no_calibration(graph, tmp_path):
+    words = ("--precision", "int8-weights", "--rounding", "nearest", "--json")
+    given = ["quantize", str(graph), "-o", str(tmp_path / "o.onnx"), *words]
+    assert json.loads(CliRunner().invoke(app, given).stdout)["quantization"]["num_quantized"] == 8
+
+
+def test_the_worst_linears_are_named(graph, data, tmp_path):
+    given = ["quantize", graph, "-o", tmp_path / "o.onnx", "--precision", "fp8", "--calibration"]
+    given = [*map(str, given), str(data), "--rounding", "nearest"]
+    rows = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["quantization"]["linears"]
+    errors = sorted(((r["error"], r["name"]) for r in rows if r["error"] is not None), reverse=True)
+    assert len(errors) > 3
+    text = " ".join(CliRunner().invoke(app, given, env={"COLUMNS": "300"}).stdout.split())
+    named = ", ".join(f"{name} {error:.2%}" for error, name in errors[:3])
+    assert f"errors of outputs on the calibration inputs: {named}" in text
+    assert errors[3][1] not in text.split("calibration inputs:")[1]
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory):
+    """x [b, 16] -> MatMul -> Log -> MatMul -> y, and inputs for which each value is finite or is not."""
+    folder = tmp_path_factory.mktemp("linear")
+    weights = {"w": np.eye(16, dtype=np.float32), "v": np.full((16, 16), 1e-7, np.float32)}
+    nodes = [("MatMul", ["x", "w"], "h"), ("Log", ["h"], "l"), ("MatMul", ["l", "v"], "y")]
+    kinds = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["b", 16]) for n in "xy"]
+    made = onnx.helper.make_graph(
+        [onnx.helper.make_node(op, i, [o], name=f"node_{o}") for op, i, o in nodes], "g", kinds[:1], kinds[1:],
+        [onnx.numpy_helper.from_array(w, n) for n, w in weights.items()],
+    )  # fmt: skip
+    opset = [onnx.helper.make_opsetid("", 20)]
+    onnx.save(onnx.helper.make_model(made, opset_imports=opset, ir_version=10), folder / "g.onnx")
+    fine = np.random.default_rng(0).random((4, 16), np.float32) + 1
+    for name, x in {"fine": fine, "nan": fine * np.nan, "zero": fine * 0}.items():
+        np.savez(folder / f"{name}.npz", x=x)
+    return folder
+
+
+@pytest.mark.parametrize("words", [("fp16",), ("fp8",), ("fp8", "--base", "keep")])
+def test_calibration_that_is_not_finite_is_refused(linear, tmp_path, words):
+    given = ["--calibration", str(linear / "fine.npz"), "--calibration", str(linear / "nan.npz")]
+    output = str(tmp_path / "o.onnx")
+    done = CliRunner().invoke(
+        app, ["quantize", str(linear / "g.onnx"), "-o", output, *given, "--precision", *words]
+    )
+    assert isinstance(done.exception, UsageError) and list(tmp_path.iterdir()) == []
+    assert done.exception.asked == "calibration input 'x', feed 2 of 2"
+    assert "64 NaN" in done.exception.found
+
+
+def test_what_is_not_finite_in_fp32_is_told(linear, tmp_path):
+    def said(name, *words):
+        given = (linear / "g.onnx", "-o", tmp_path / "o.onnx", "--calibration", linear / name)
+        arguments = ["quantize", *map(str, given), "--precision", "fp16", *words]
+        done = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
+        assert done.exit_code == 0
+        return done.stdout
+
+    report = json.loads(said("zero.npz", "--json"))
+    jsonschema.validate(report, schema_of("quantize"))
+    report = report["typing"]
+    assert [(r["value"], r["infinite"], r["size"]) for r in report["nonfinite"]] == [("l", 64, 64)]
+    assert "l" not in {r["value"] for r in report["headroom"]}
+    assert "l (node node_l, Log) is not finite in FP32: 64 infinite of 64" in said("zero.npz")
+    fine = json.loads(said("fine.npz", "--json"))["typing"]
+    assert fine["nonfinite"] == [] and fine["unproved"] == []
+    assert fine["scaled"]["v"] < 0  # 1e-7 is subnormal in FP16: held larger, and taken back
+
+
+def test_options_that_are_read_are_taken(graph, data, tmp_path):
+    """Near misses of the above: what each of them is refused for is there."""
+
+    def run(*arguments):
+        some = ("-o", tmp_path / "low.onnx", "--calibration", data, "--rounding", "nearest")
+        done = CliRunner().invoke(
+            app, [str(a) for a in ("quantize", graph, *some, *arguments, "--json")]
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["quantization"]
+
+    whole = run("--precision", "int8-weights", "--head", "--io", "graph", "--no-pack")
+    assert whole["num_quantized"] == len(whole["linears"])
+    made = run("--precision", "fp8", "--observer", "amax", "--only", "*q_proj*")
+    assert {v["observer"] for v in made["calibration"]["values"].values()} == {"amax"}
 
 
 def test_the_source_is_never_the_output(tmp_path):
@@ -132,6 +268,10 @@ def test_the_source_is_never_the_output(tmp_path):
         refused = CliRunner().invoke(app, arguments).exception
         assert isinstance(refused, UsageError) and words in str(refused)
     assert source.read_bytes() == b"any" and not (tmp_path / "no").exists()
+    np.savez(tmp_path / "data.npz", x=np.zeros(1))
+    given = ["--calibration", str(tmp_path / "data.npz"), "-o", str(tmp_path / "data.npz")]
+    refused = CliRunner().invoke(app, ["quantize", str(source), *given, "--precision", "fp16"])
+    assert "it is another input" in str(refused.exception)
 
 
 def test_what_is_written_computes_the_same(quantized, graph, data, tmp_path):

@@ -4,13 +4,15 @@ initializer bytes  =  checkpoint tensor (times 2^-e) in the graph's type, as sto
                       of a packed weight, several of them side by side along the output axis
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
+from ..core.conversion import AxisExponents
 from ..core.dtypes import dtype_from_onnx
 from ..core.manifest import GateRecord, VerdictRecord
 from ..core.progress import Progress, Step, silent
@@ -27,11 +29,13 @@ def unlike_weights(
     progress: Progress = silent,
     *,
     exponents: Mapping[str, int] | None = None,
+    by_channel: Mapping[str, Sequence[AxisExponents]] | None = None,
     packed: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[str, ...]:
     """Names of the weights in the ONNX file that differ from the checkpoint's tensor of the same name.
 
-    exponents: weight -> e where the graph holds the number times 2^-e. packed: initializer -> the tensors in it.
+    exponents: weight -> e where the graph holds the number times 2^-e; by_channel: the same along axes, as stored.
+    packed: initializer -> the tensors in it.
     Quantised weights have other names.
     A graph in which no weight carries a parameter's name proves nothing and is reported as such. One tensor
     is in memory at a time. Raises ArtefactError for a file or checkpoint that cannot be read.
@@ -44,7 +48,7 @@ def unlike_weights(
     shared |= {n: parts for n, parts in (packed or {}).items() if known.intersection(parts)}
     if not shared:
         return ("no weight has the name of a parameter",)
-    scaled = exponents or {}
+    scaled = _Scaled(exponents or {}, by_channel or {})
     unlike = []
     for number, (name, parts) in enumerate(shared.items()):
         progress(Step("compare weights", number, len(shared), name))
@@ -72,23 +76,54 @@ def gate_weights(verdict: VerdictRecord, unlike: tuple[str, ...]) -> VerdictReco
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """How the graph holds the numbers of the checkpoint."""
+
+    exponents: Mapping[str, int]
+    by_channel: Mapping[str, Sequence[AxisExponents]]
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, dtype: torch.dtype, swapped: bool
+    ) -> torch.Tensor:
+        """The tensor as it should be held; swapped: the graph has its last two axes the other way round."""
+        axes = self.by_channel.get(name, ())
+        if name not in self.exponents and not axes:
+            return checkpoint.read(name, dtype)
+        numbers = checkpoint.read(name)
+        bits = torch.full([1] * numbers.ndim, self.exponents.get(name, 0))
+        order = list(range(numbers.ndim))
+        if swapped:
+            order[-2:] = reversed(order[-2:])
+        for row in axes:
+            axis = order[row.axis]
+            along = [row.exponents.get(place, 0) for place in range(numbers.shape[axis])]
+            bits = bits + torch.tensor(along).reshape(
+                [-1 if a == axis else 1 for a in range(numbers.ndim)]
+            )
+        return torch.ldexp(numbers, -bits).to(dtype)
+
+
 def _equal(
-    tensor: ir.TensorProtocol,
-    checkpoint: Checkpoint,
-    parts: Sequence[str],
-    exponents: Mapping[str, int],
+    tensor: ir.TensorProtocol, checkpoint: Checkpoint, parts: Sequence[str], scaled: _Scaled
 ) -> bool:
     stored = np.frombuffer(tensor.tobytes(), np.uint8)
     dtype = dtype_from_onnx(int(tensor.dtype)).torch
-    weight = torch.cat([_read(checkpoint, name, dtype, exponents.get(name, 0)) for name in parts])
-    ways = (weight, weight.mT) if weight.ndim >= 2 else (weight,)
-    return any(np.array_equal(stored, _bytes(way)) for way in ways)
+    return any(
+        np.array_equal(stored, _bytes(way)) for way in _ways(checkpoint, parts, dtype, scaled)
+    )
 
 
-def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype, exponent: int) -> torch.Tensor:
-    if exponent:
-        return torch.ldexp(checkpoint.read(name), torch.tensor(-exponent)).to(dtype)
-    return checkpoint.read(name, dtype)
+def _ways(
+    checkpoint: Checkpoint, parts: Sequence[str], dtype: torch.dtype, scaled: _Scaled
+) -> Iterator[torch.Tensor]:
+    """What the graph may hold: the tensors side by side, as stored or with the last two axes swapped."""
+    weight = torch.cat([scaled.read(checkpoint, name, dtype, False) for name in parts])
+    yield weight
+    if weight.ndim >= 2:
+        if any(name in scaled.by_channel for name in parts):
+            weight = torch.cat([scaled.read(checkpoint, name, dtype, True) for name in parts])
+        yield weight.mT
 
 
 def _bytes(tensor: torch.Tensor) -> np.ndarray:

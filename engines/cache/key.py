@@ -15,6 +15,7 @@ import onnx
 from ...graph.stored_tensors import stored_tensors
 
 SCHEME = "1"  # raise it when tensorrt_build asks TensorRT for something else than before
+CONTENTS = ("graph", "weights")  # the parts that only the graph tells
 CHUNK = 1 << 20
 SHOWN = 4  # differences named in an explanation
 SHORT = 12  # characters of a hash that tell it from another
@@ -51,25 +52,25 @@ class Key:
         )
 
 
-def key_of(
-    graph: bytes, folder: Path, *, runtime: str, architectures: Iterable[str], **groups: Any
-) -> Key:
+def key_of(graph: bytes, folder: Path, settled: Mapping[str, str]) -> Key:
     """The key of a build.
 
     graph: the ONNX bytes that the builder reads; folder: where their external data lies, which is read as a whole.
-    runtime: product and version. groups: further parts by group, each a mapping of plain values, e.g. options={...}.
-    Raises OSError when the weights cannot be read.
+    settled: the other parts. Raises OSError when the weights cannot be read.
     """
-    parts = {
-        "scheme": SCHEME,
-        "graph": hashlib.sha256(graph).hexdigest(),
-        "weights": _weights(graph, folder),
-        "runtime": runtime,
-        "architectures": ",".join(architectures),
-    }
+    contents = (hashlib.sha256(graph).hexdigest(), _weights(graph, folder))
+    return Key({**settled, **dict(zip(CONTENTS, contents, strict=True))})
+
+
+def settled_parts(*, runtime: str, architectures: Iterable[str], **groups: Any) -> dict[str, str]:
+    """The parts that do not depend on the graph.
+
+    runtime: product and version. groups: further parts by group, each a mapping of plain values, e.g. options={...}.
+    """
+    parts = {"scheme": SCHEME, "runtime": runtime, "architectures": ",".join(architectures)}
     for group, values in groups.items():
         parts |= {f"{group}.{name}": json.dumps(value) for name, value in values.items()}
-    return Key(parts)
+    return parts
 
 
 def _weights(graph: bytes, folder: Path) -> str:

@@ -24,7 +24,7 @@ from ...core.errors import UsageError
 from ...core.manifest import FileRecord
 from ...core.partial import partial_folder, sweep
 from ...core.records import Record
-from .key import CHUNK, SHORT, Key
+from .key import CHUNK, CONTENTS, SHORT, Key
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,15 @@ class EngineCache:
             reason = f"entry {key.digest[:SHORT]} has the same {len(key.parts)} parts"
             return Lookup(reason, record.result)
         return Lookup(key.explain((e.digest, e.record.parts) for e in self.entries() if e.record))
+
+    def alike(self, settled: Mapping[str, str]) -> tuple[Entry, ...]:
+        """The entries with just these parts besides graph and weights."""
+        return tuple(
+            entry
+            for entry in self.entries()
+            if entry.record is not None
+            and {n: v for n, v in entry.record.parts.items() if n not in CONTENTS} == settled
+        )
 
     def fetch(self, key: Key, folder: Path) -> Lookup:
         """Copy the files of `key`'s entry to `folder`, compared with their hashes on the way.

@@ -5,9 +5,9 @@ from typing import Any
 
 from ...core.errors import ArtefactError, BuildError, UsageError
 from ...core.manifest import TensorRecord
-from ...core.shapes import Profile, Shape, ShapeRange
+from ...core.shapes import Shape
 from ..tensorrt_api import Api
-from ..tensorrt_session import DTYPES, Loaded
+from ..tensorrt_session import Loaded, profile_at, tensor_record
 
 
 class Engine:
@@ -25,9 +25,14 @@ class Engine:
                     found=f"{name!r} is a shape tensor, which TensorRT reads in host memory",
                     fix="Build a graph whose shapes follow from its inputs' shapes",
                 )
-        self.inputs = tuple(map(self._record, loaded.inputs))
-        self.outputs = tuple(map(self._record, loaded.outputs))
-        self.profiles = tuple(map(self._profile, range(self.handle.num_optimization_profiles)))
+        self.inputs, self.outputs = (
+            tuple(tensor_record(self.handle, name, asked) for name in names)
+            for names in (loaded.inputs, loaded.outputs)
+        )
+        self.profiles = tuple(
+            profile_at(self.handle, self.inputs, index)
+            for index in range(self.handle.num_optimization_profiles)
+        )
         self.aliases = self._aliases()
         self.stripped = self._is_stripped()
         self._config: Any = self._runtime_config()
@@ -68,25 +73,6 @@ class Engine:
         """Drop configuration, engine and runtime, in this order, when no context is left."""
         self._config = self.handle = None
         self.loaded.close()
-
-    def _record(self, name: str) -> TensorRecord:
-        shape = tuple(self.handle.get_tensor_shape(name))
-        dims = tuple(d if d >= 0 else f"{name}.{axis}" for axis, d in enumerate(shape))
-        kind = self.handle.get_tensor_dtype(name).name
-        if kind not in DTYPES:
-            raise ArtefactError(self.asked, found=f"{name!r} has elements of type {kind}")
-        return TensorRecord(name=name, dtype=DTYPES[kind].value, dims=dims)
-
-    def _profile(self, index: int) -> Profile:
-        profile = {}
-        for record in self.inputs:
-            sizes = tuple(d for d in record.dims if isinstance(d, int))
-            if len(sizes) == len(record.dims):
-                profile[record.name] = ShapeRange(sizes, sizes, sizes)
-                continue
-            shapes = self.handle.get_tensor_profile_shape(record.name, index)
-            profile[record.name] = ShapeRange(*(tuple(shape) for shape in shapes))
-        return profile
 
     def _aliases(self) -> dict[str, str]:
         """Output -> the input whose memory it shares (a KV cache that is updated in place)."""

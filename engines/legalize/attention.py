@@ -97,7 +97,10 @@ class AttentionForm:
             [value, at.constant([0, 0, heads, -1], INT64)],
             dtype=self.dtype,
         )
-        return at.op("Transpose", [split], dtype=self.dtype, perm=[0, 2, 1, 3])
+        batch, length, last = value.shape if value.shape is not None else (None, None, None)
+        size = last // heads if isinstance(last, int) and heads else None
+        shape = ir.Shape([batch, heads, length, size])
+        return at.op("Transpose", [split], dtype=self.dtype, shape=shape, perm=[0, 2, 1, 3])
 
     def heads_together(self, at: Inserter, y_BNSD: ir.Value) -> ir.Value:
         """The node's result in the form its readers expect."""

@@ -38,8 +38,8 @@ def spell_out_cache(model: ir.Model) -> list[str]:
         if form.past_key is not None and form.past_value is not None:
             past = form.length(at, form.past_key)
             keys = at.op("Add", [past, form.length(at, form.k)], dtype=ir.DataType.INT64)
-            k = at.op("Concat", [form.past_key, k], dtype=form.dtype, axis=2)
-            v = at.op("Concat", [form.past_value, v], dtype=form.dtype, axis=2)
+            k = at.op("Concat", [form.past_key, k], dtype=form.dtype, shape=_longer(k), axis=2)
+            v = at.op("Concat", [form.past_value, v], dtype=form.dtype, shape=_longer(v), axis=2)
             mask = _hide(form, at, position_masks(form, at, keys, past))
             positional = False
         for present, value in zip(outputs[1:3], (k, v), strict=False):
@@ -51,6 +51,14 @@ def spell_out_cache(model: ir.Model) -> list[str]:
         _replace(form, at, q, k, v, mask, positional)
         changed.append(f"{form.node.name}: cache spelled out as Concat")
     return changed
+
+
+def _longer(value: ir.Value) -> ir.Shape | None:
+    """The shape [B, heads, any length, D] of `value` behind a cache."""
+    if value.shape is None or len(value.shape) != 4:
+        return None
+    batch, heads, _, size = value.shape
+    return ir.Shape([batch, heads, None, size])
 
 
 def _hide(form: AttentionForm, at: Inserter, keeps: list[ir.Value]) -> ir.Value | None:

@@ -72,6 +72,17 @@ def _value_size(node: ir.Node) -> str | None:
     return f"head size {query}, values {value}" if different else None
 
 
+def _mixed_head_sizes(node: ir.Node) -> str | None:
+    dims = [sizes(input_of(node, i)) for i in range(3)]
+    known = [d[-1] is not None for d in dims if d]
+    mixed = len(known) == 3 and any(known) and not all(known)
+    return (
+        f"the last axis of {'qkv'[known.index(False)]} is dynamic, others are not"
+        if mixed
+        else None
+    )
+
+
 def _softcap(node: ir.Node) -> str | None:
     softcap = node.attributes.get("softcap")
     if softcap is None or softcap.is_ref() or not softcap.as_float():
@@ -117,6 +128,14 @@ def _mask_dtype(node: ir.Node) -> str | None:
     return f"its mask is {mask.dtype.name}, its queries are {dtype.name}"
 
 
+def _mask_length(node: ir.Node) -> str | None:
+    mask, keys = sizes(input_of(node, MASK)), sizes(input_of(node, 1))
+    if not mask or not keys or _past(node) or mask[-1] is None or keys[-2] is None:
+        return None
+    short = 1 < mask[-1] < keys[-2]
+    return f"its mask has {mask[-1]} columns for {keys[-2]} keys" if short else None
+
+
 def _groups(node: ir.Node) -> str | None:
     heads, key_heads = _heads(node)
     uneven = heads and key_heads and heads % key_heads
@@ -154,6 +173,8 @@ ROWS = (
         NOT_FUSED, MARK, _each(_size), legalized=True),
     Row("attention.value-size", "Attention", "values have another head size than queries",
         "The parser refuses the node", "Spell it out as MatMul and Softmax", _each(_value_size), legalized=True),
+    Row("attention.dynamic-size", "Attention", "the head size of some of queries, keys and values is dynamic",
+        "The parser refuses the node: 'must have the same head dimension'", "Give each last axis its size", _each(_mixed_head_sizes)),
     Row("attention.softcap", "Attention", "softcap is set", "The parser refuses the node",
         "Spell it out as MatMul, Tanh and Softmax", _each(_softcap), legalized=True),
     Row("attention.mask-and-causal", "Attention", "it has a mask and is_causal", "The parser refuses the node",
@@ -176,6 +197,9 @@ ROWS = (
     Row("attention.mask-type", "Attention", "its additive mask has another type than its queries",
         "The build fails: element types differ", "Cast the mask, its lowest numbers clipped", _each(_mask_dtype),
         legalized=True),
+    Row("attention.mask-length", "Attention", "its mask has fewer columns than there are keys",
+        "It is refused: shapes do not broadcast", "Pad the mask to the number of keys, with what hides them",
+        _each(_mask_length)),
     Row("attention.groups", "Attention", "query heads are no multiple of key heads", "The parser refuses the node",
         "Correct the numbers of heads", _each(_groups)),
     Row("attention.heads", "Attention", "3-D inputs without q_num_heads", "The parser refuses the node",

@@ -20,7 +20,7 @@ def load_or_findings(path: Path) -> tuple[ir.Model | None, list[Finding]]:
     Raises UsageError without such a file, ArtefactError for a file that is no ONNX model.
     """
     try:
-        return load_model(path), []
+        return load_model(path, allow_circles=True), []  # check_structure reports them
     except ArtefactError as error:
         faults = list(_faults(read_proto(path), path.absolute().parent))
         if not faults:

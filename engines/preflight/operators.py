@@ -5,65 +5,14 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ...core.domain import DOMAIN
-from ...graph.rules import domain_of
+from ...graph.rules import domain_of, operator_name
+from .parser_operators import KNOWN
 from .row import RTX, Row, Spot
 from .scene import Scene, constant, input_of, label, sizes
 
-# Operators of ONNX's own domains that the parser does not know (onnx 1.23.2, OnnxParser.supports_operator).
-UNKNOWN = frozenset(
-    [
-        "AffineGrid",
-        "Bernoulli",
-        "BitCast",
-        "BitShift",
-        "BitwiseAnd",
-        "BitwiseNot",
-        "BitwiseOr",
-        "BitwiseXor",
-        "CenterCropPad",
-        "Col2Im",
-        "Compress",
-        "ConcatFromSequence",
-        "ConvInteger",
-        "CumProd",
-        "DFT",
-        "DeformConv",
-        "Det",
-        "DynamicQuantizeLinear",
-        "FlexAttention",
-        "ImageDecoder",
-        "MatMulInteger",
-        "MaxRoiPool",
-        "MaxUnpool",
-        "MelWeightMatrix",
-        "Multinomial",
-        "NegativeLogLikelihoodLoss",
-        "Optional",
-        "OptionalGetElement",
-        "OptionalHasElement",
-        "QLinearConv",
-        "QLinearMatMul",
-        "RegexFullMatch",
-        "SequenceAt",
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceErase",
-        "SequenceInsert",
-        "SequenceLength",
-        "SequenceMap",
-        "SoftmaxCrossEntropyLoss",
-        "SplitToSequence",
-        "StringConcat",
-        "StringNormalizer",
-        "StringSplit",
-        "SwiGLU",
-        "TfIdfVectorizer",
-        "Unique",
-    ]
-)
 # Known to the parser, which then asks for a plugin that TensorRT-RTX does not have.
-PLUGIN_ONLY = frozenset({"NonZero", "LinearAttention", "CausalConvWithState"})
-# Operators of other domains that the parser knows, whatever their domain is called.
+PLUGIN_ONLY = frozenset({"NonZero", "LinearAttention", "CausalConvWithState", "RoiAlign"})
+# Operators of other domains that the parser reads as their own domain (com.microsoft, trt) means them.
 CONTRIBUTED = frozenset(
     [
         "Gelu",
@@ -81,19 +30,51 @@ CONTRIBUTED = frozenset(
     ]
 )
 MOST_K = 3840  # TopK
-OLDEST_OPSET = 7
+OLDEST_OPSET = 7  # of the operators that broadcast
+BROADCAST = (
+    "Add",
+    "And",
+    "Div",
+    "Equal",
+    "Greater",
+    "Less",
+    "Max",
+    "Mean",
+    "Min",
+    "Mul",
+    "Or",
+    "Pow",
+    "Sub",
+    "Sum",
+    "Xor",
+)
 HIGHEST_RANK = 8
 
 
 def _unknown(scene: Scene) -> Iterator[Spot]:
+    """Bodies of functions are looked at once they are inlined; full TensorRT may have a plugin by any name in domain trt."""
+    plugins = (DOMAIN,) if scene.target.runtime in RTX else (DOMAIN, "trt")
     for node in scene.nodes:
-        if node.op_identifier() in scene.model.functions:
+        if node.op_type in KNOWN or node.op_identifier() in scene.model.functions:
             continue
         domain = domain_of(node)
-        if domain == "" and node.op_type in UNKNOWN:
-            yield Spot(label(node), f"operator {node.op_type}")
-        elif domain not in ("", DOMAIN, "trt") and node.op_type not in CONTRIBUTED:
-            yield Spot(label(node), f"operator {domain}::{node.op_type} without a function body")
+        if domain not in plugins:
+            body = "" if domain == "" else " without a function body"
+            yield Spot(label(node), f"operator {operator_name(node)}{body}")
+
+
+def _foreign(scene: Scene) -> Iterator[Spot]:
+    for node in scene.nodes:
+        name, domain = node.op_type, domain_of(node)
+        if (
+            domain in ("", DOMAIN)
+            or name not in KNOWN
+            or name in CONTRIBUTED
+            or name.startswith("TRT_")
+        ):
+            continue
+        if node.op_identifier() not in scene.model.functions:
+            yield Spot(label(node), f"operator {operator_name(node)} without a function body")
 
 
 def _plugin_only(scene: Scene) -> Iterator[Spot]:
@@ -131,7 +112,8 @@ def _dropout(scene: Scene) -> Iterator[Spot]:
 def _opset(scene: Scene) -> Iterator[Spot]:
     version = scene.model.opset_imports.get("", OLDEST_OPSET)
     if version < OLDEST_OPSET:
-        yield Spot("opset_import", f"opset {version}")
+        for node in scene.of(*BROADCAST):
+            yield Spot(label(node), f"{node.op_type} at opset {version}")
 
 
 def _rank(scene: Scene) -> Iterator[Spot]:
@@ -158,10 +140,28 @@ def _branches(scene: Scene) -> Iterator[Spot]:
                 yield Spot(label(node), f"output {index} is {a} in one branch, {b} in the other")
 
 
+REDUCTIONS = tuple(
+    f"Reduce{name}"
+    for name in (
+        "L1",
+        "L2",
+        "LogSum",
+        "LogSumExp",
+        "Max",
+        "Mean",
+        "Min",
+        "Prod",
+        "Sum",
+        "SumSquare",
+    )
+)
 # operator -> inputs that decide sizes, axes or counts, so that TensorRT needs their values when it plans
 SIZING = {
     "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Slice": (1, 2, 3, 4), "Pad": (1,),
     "Range": (0, 1, 2), "Split": (1,), "TopK": (1,), "OneHot": (1,), "CumSum": (1,), "Resize": (2, 3),
+    "Unsqueeze": (1,), "Squeeze": (1,), "Upsample": (1,), "STFT": (1, 3), "Dropout": (2,),
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), (0,)),
+    **dict.fromkeys(REDUCTIONS, (1,)),
 }  # fmt: skip
 _SCALAR = frozenset(
     [
@@ -193,8 +193,11 @@ _SCALAR = frozenset(
 def _shape_inputs(scene: Scene) -> Iterator[Spot]:
     graph_inputs = {v for v in scene.model.graph.inputs if v.const_value is None}
     seen: dict[ir.Value, None] = {}
-    for node in scene.of(*SIZING):
-        stack = [v for i in SIZING[node.op_type] if (v := input_of(node, i)) is not None]
+    for node in scene.of(*SIZING, "Loop"):
+        if node.op_type == "Loop" and len(node.outputs) <= len(node.inputs) - 2:
+            continue  # nothing is stacked: the trip count decides no size
+        places = SIZING.get(node.op_type, (0,))
+        stack = [v for i in places if (v := input_of(node, i)) is not None]
         while stack:
             value = stack.pop()
             if value in seen:
@@ -231,7 +234,10 @@ PARSER = "The parser refuses the node"
 ROWS = (
     Row("operator.unknown", "*", "the parser does not know the operator", PARSER,
         "Use operators that it knows, or give the operator a function body", _unknown),
-    Row("operator.plugin", "NonZero, LinearAttention, CausalConvWithState", "the operator is used",
+    Row("operator.foreign", "*", "an operator of another domain has the name of one that the parser knows",
+        "It builds, and computes ONNX's operator of that name: the parser overlooks domains",
+        "Use ONNX's domain if that is meant, or give the operator a function body", _foreign, "silent"),
+    Row("operator.plugin", "NonZero, LinearAttention, CausalConvWithState, RoiAlign", "the operator is used",
         "The parser asks for a plugin that TensorRT-RTX does not have", "Compute the same with other operators",
         _plugin_only, runtimes=RTX),
     Row("operator.body", "blockforge operators", "the model has no body for it", "The parser refuses the node",
@@ -240,14 +246,14 @@ ROWS = (
     Row("scatter.reduction", "ScatterND, ScatterElements", "reduction is not none", PARSER,
         "Scatter once, or sum with a product of one-hot vectors", _scatter_reduction),
     Row("dropout.training", "Dropout", "training_mode is true", PARSER, "Export the model in eval mode", _dropout),
-    Row("opset.old", "*", f"the opset is below {OLDEST_OPSET}", "The parser refuses the graph",
+    Row("opset.old", "Add, Mul, ...", f"an operator broadcasts as before opset {OLDEST_OPSET}", PARSER,
         "Convert it with onnx.version_converter", _opset),
     Row("rank.high", "*", f"an input or weight has more than {HIGHEST_RANK} axes", "The parser refuses the graph",
         "Reshape to fewer axes", _rank),
     Row("if.branches", "If", "its branches give outputs of different shapes", "The build fails",
         "Give both branches one shape, or settle the condition before export", _branches),
     Row("input.decides-size", "*", "the values of an input decide sizes",
-        "The build fails: the profile gives sizes of inputs, not values", "Derive the size from the shape of another input",
+        "It is refused: the profile gives sizes of inputs, not values", "Derive the size from the shape of another input",
         _shape_inputs),
     Row("matmul.integer", "MatMul, Gemm", "the operands are integers", PARSER,
         "Cast to a floating type, or quantise with Q/DQ", _integer_products),

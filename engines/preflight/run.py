@@ -9,9 +9,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ...core.errors import BlockforgeError, BuildError
-from ..legalize import legalize
-from ..signature import input_dims
+from ...core.errors import BuildError
+from ...graph.collector import collector_paused
+from ...graph.rules import subgraphs_kept
+from ...graph.shape_inference import infer_shapes
+from ..legalize import is_concerned, legalize
+from ..signature import fed_inputs, input_dims
 from ..target import Target
 from .files import load_or_findings
 from .finding import Finding, Report, in_order
@@ -37,9 +40,11 @@ def preflight(
     Raises UsageError for a missing file or text that is no shapes, ArtefactError for a file that is no ONNX model.
     """
     start, path = time.monotonic(), Path(path)
-    model, found = load_or_findings(path)
-    if model is not None:
-        found += _of_model(model, target, (shapes, *more_shapes), thorough)
+    with collector_paused():
+        model, found = load_or_findings(path)
+        if model is not None:
+            with subgraphs_kept(model.graph):
+                found += _of_model(model, target, (shapes, *more_shapes), thorough)
     table = table_for(target)
     return Report(
         model=str(path),
@@ -60,33 +65,35 @@ def _of_model(
     broken = check_structure(model)
     yield from broken
     yield from weight_findings(model, thorough)
-    try:
+    undeclared = [*_undeclared_inputs(model)]
+    yield from undeclared
+    if not undeclared:
         yield from profiles_findings(profiles, input_dims(model))
-    except BlockforgeError as error:
-        if not error.asked.startswith("tensor "):
-            raise
-        yield Finding(
-            "input.undeclared",
-            error.asked,
-            "refused",
-            error.found,
-            "No profile can be made",
-            error.fix,
-        )
     if any(
         f.fails and f.rule in ("graph.order", "graph.arity", "graph.names", "graph.opset")
         for f in broken
     ):
         return  # the rules below read graphs that hold together
+    infer_shapes(model)
     if target.is_tensorrt:
         for each in target.apart:
             yield from _of_forms(model, each)
 
 
+def _undeclared_inputs(model: ir.Model) -> Iterator[Finding]:
+    for value in fed_inputs(model):
+        if value.shape is None or value.type is None:
+            yield Finding(
+                "input.undeclared", f"input {value.name!r}", "refused", "its rank or element type is not declared",
+                "No profile can be made", "Declare the type and shape of the input",
+            )  # fmt: skip
+
+
 def _of_forms(model: ir.Model, target: Target) -> Iterator[Finding]:
     legal = None
     try:
-        legal, _ = legalize(model, target)
+        if is_concerned(model):
+            legal, _ = legalize(model, target)
     except BuildError as error:
         node = error.asked.partition("'")[2].partition("'")[0] or "the graph"
         yield Finding(

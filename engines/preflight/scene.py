@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ...graph.rules import domain_of
+from ...graph.rules import domain_of, nodes_of
 from ..target import Target
 
 SMALL = 1 << 16  # bytes of a constant that a rule may read: scales, masks, sizes; no weight
@@ -26,9 +26,10 @@ class Scene:
     nodes: tuple[ir.Node, ...] = field(init=False)
     _by_operator: dict[tuple[str, str], list[ir.Node]] = field(init=False)
     _inner: set[ir.Node] = field(init=False)
+    _holders: dict[ir.DataType, str] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.nodes = tuple(self.model.graph.all_nodes())
+        self.nodes = tuple(nodes_of(self.model.graph))
         self._by_operator = defaultdict(list)
         for node in self.nodes:
             self._by_operator[domain_of(node), node.op_type].append(node)
@@ -42,6 +43,36 @@ class Scene:
     def is_inner(self, node: ir.Node) -> bool:
         """Whether the node stands in a branch or a loop's body."""
         return node in self._inner
+
+    @property
+    def holders(self) -> dict[ir.DataType, str]:
+        """Each element type that the graph holds or makes -> the first input, weight or node with it."""
+        if self._holders is None:
+            self._holders = {}
+            for dtype, where in self._held():
+                self._holders.setdefault(dtype, where)
+        return self._holders
+
+    def _held(self) -> Iterator[tuple[ir.DataType, str]]:
+        graph = self.model.graph
+        for value in (*graph.inputs, *graph.initializers.values()):
+            constant = value.const_value
+            dtype = value.dtype or (None if constant is None else constant.dtype)
+            if dtype is not None and (value.is_graph_input() or value.uses()):
+                yield dtype, str(value.name)
+        seen: set[ir.DataType] = set()
+        for node in self.nodes:
+            made = {node.outputs[0].dtype} if node.outputs else set()
+            if node.attributes:
+                made.add(
+                    _named(integer(node, "to" if node.op_type == "Cast" else "output_dtype", 0))
+                )
+            if node.op_type == "QuantizeLinear" and (zero := input_of(node, 2)) is not None:
+                made.add(zero.dtype)
+            for dtype in made - seen - {None}:
+                assert dtype is not None
+                seen.add(dtype)
+                yield dtype, label(node)
 
     @property
     def architecture(self) -> int:
@@ -64,6 +95,10 @@ class Scene:
                 if source is not None and source not in seen:
                     seen.add(source)
                     stack.append(source)
+
+
+def _named(number: int) -> ir.DataType | None:
+    return ir.DataType(number) if number and number in {int(d) for d in ir.DataType} else None
 
 
 def label(node: ir.Node) -> str:

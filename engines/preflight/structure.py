@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ...graph.dtype_rules import schema_of
+from ...graph.dtype_rules import signature_of
 from ...graph.rules import RULES, Fault, bodies, domain_of, node_label
 from .finding import Finding, Severity
 
@@ -74,14 +74,13 @@ def _attributes(model: ir.Model) -> Iterator[Finding]:
     """An attribute of another kind than its operator's is read by nobody."""
     for graph, opsets in bodies(model):
         for node in graph:
+            if not node.attributes:
+                continue
             domain = domain_of(node)
-            schema = schema_of(node.op_type, domain, opsets.get(domain, 0))
+            schema = signature_of(node.op_type, domain, opsets.get(domain, 0))
             for name, attribute in node.attributes.items():
-                formal = schema.attributes.get(name) if schema is not None else None
-                if formal is None or attribute.is_ref():
-                    continue
-                expected = ir.AttributeType[str(formal.type).rpartition(".")[2]]
-                if attribute.type != expected:
+                expected = schema.attributes.get(name) if schema is not None else None
+                if expected is not None and not attribute.is_ref() and attribute.type != expected:
                     fault = Fault(node_label(node), f"attribute {name} is a {attribute.type.name}")
                     yield _finding("arity", fault, "refused", REFUSES, f"It is a {expected.name}")
 

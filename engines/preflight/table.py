@@ -11,13 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 import onnx_ir as ir
 
 from ..target import Target
-from . import attention, norms, numerics, operators, quantize, types
+from . import attention, forms, norms, numerics, operators, quantize, types
 from .finding import Finding
+from .parser_operators import VERSION
 from .row import Row, Spot
 from .scene import Scene
 
 ROWS: tuple[Row, ...] = (
     *operators.ROWS,
+    *forms.ROWS,
     *types.ROWS,
     *attention.ROWS,
     *norms.ROWS,
@@ -54,7 +56,7 @@ class Table:
 
 
 TABLES = {
-    "tensorrt-rtx": Table("tensorrt-rtx", "tensorrt-rtx", "1.7", "1.7.1"),
+    "tensorrt-rtx": Table("tensorrt-rtx", "tensorrt-rtx", "1.7", VERSION),
     "tensorrt": Table("tensorrt", "tensorrt", "11", None),
     "onnxruntime": Table("onnxruntime", "onnxruntime", "any", None),
 }

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ...graph.rules import domain_of
 from ...graph.type_names import type_name
 from .row import Check, Row, Spot
-from .scene import Scene, input_of, integer, label
+from .scene import Scene, integer, label
 
 D = ir.DataType
 
@@ -67,27 +67,10 @@ def _double(scene: Scene) -> Iterator[Spot]:
 
 def _since(dtype: ir.DataType, first: int) -> Check:
     def check(scene: Scene) -> Iterator[Spot]:
-        if not 0 < scene.architecture < first:
-            return
-        graph = scene.model.graph
-        for value in (*graph.inputs, *graph.initializers.values()):
-            held = value.dtype or (
-                value.const_value.dtype if value.const_value is not None else None
-            )
-            if held == dtype and (value.uses() or value in graph.inputs):
-                yield Spot(str(value.name), f"{type_name(dtype)} on {scene.target.device}")
-                return  # one is enough to refuse the whole graph
-        for node in scene.nodes:
-            asked = integer(node, "to" if node.op_type == "Cast" else "output_dtype", 0)
-            zero_point = input_of(node, 2) if node.op_type == "QuantizeLinear" else None
-            given = node.outputs[0].dtype if node.outputs else None
-            if (
-                dtype == given
-                or asked == int(dtype)
-                or (zero_point is not None and zero_point.dtype == dtype)
-            ):
-                yield Spot(label(node), f"{type_name(dtype)} on {scene.target.device}")
-                return
+        if 0 < scene.architecture < first and (where := scene.holders.get(dtype)):
+            yield Spot(
+                where, f"{type_name(dtype)} on {scene.target.device}"
+            )  # one refuses the graph
 
     return check
 

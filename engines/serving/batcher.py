@@ -27,10 +27,11 @@ Line = tuple[
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A request in its line; answer: the future of its outputs."""
+    """A request in its line; answer: the future of its outputs. room: rows up to which the line is joined."""
 
     feeds: Feeds
     rows: int
+    room: int
     answer: "asyncio.Future[Feeds]"
     since: float = field(default_factory=time.monotonic)
 
@@ -38,6 +39,7 @@ class _Waiting:
 class Batcher:
     """Joins requests of up to `limit` rows; limit 0 runs each alone.
 
+    room: for the shapes of a request, up to how many rows it may be joined, `limit` for None; one that has more runs alone.
     run: computes the outputs of joined feeds; called from one thread, never twice at once. wait_seconds: how long the first
     request of a line waits for others while nothing else runs. observe(requests, rows): called after each run.
     Use it from one event loop; close it at the end.
@@ -48,10 +50,12 @@ class Batcher:
         run: Run,
         limit: int,
         *,
+        room: Callable[[Mapping[str, tuple[int, ...]]], int] | None = None,
         wait_seconds: float = 0.002,
         observe: Callable[[int, int], None] = lambda requests, rows: None,
     ) -> None:
         self._run, self._limit, self._wait, self._observe = run, limit, wait_seconds, observe
+        self._room = room or (lambda shapes: limit)
         self._lines: dict[Line, deque[_Waiting]] = {}
         self._news = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "blockforge-run")
@@ -68,7 +72,8 @@ class Batcher:
         if self._loop is None:
             self._loop = asyncio.create_task(self._work())
         rows = next(iter(feeds.values())).shape[0] if self._limit else 1
-        waiting = _Waiting(feeds, rows, asyncio.get_running_loop().create_future())
+        room = self._room({name: a.shape for name, a in feeds.items()}) if self._limit else 0
+        waiting = _Waiting(feeds, rows, room, asyncio.get_running_loop().create_future())
         self._lines.setdefault(self._line(feeds), deque()).append(waiting)
         self._news.set()
         return await waiting.answer
@@ -113,10 +118,8 @@ class Batcher:
 
     async def _gather(self, line: deque[_Waiting]) -> None:
         """Wait until the line fills a batch, its first request has waited long enough, or all is closed."""
-        end = line[0].since + self._wait
-        while (
-            self._limit and not self._closing.is_set() and sum(w.rows for w in line) < self._limit
-        ):
+        end, room = line[0].since + self._wait, line[0].room
+        while not self._closing.is_set() and sum(w.rows for w in line) < room:
             left = end - time.monotonic()
             if left <= 0:
                 return
@@ -129,7 +132,7 @@ class Batcher:
         """The line's first requests that fit together, without those whose client has gone."""
         line, rows = self._lines[key], 0
         batch: list[_Waiting] = []
-        while line and (not batch or (self._limit and rows + line[0].rows <= self._limit)):
+        while line and (not batch or rows + line[0].rows <= line[0].room):
             waiting = line.popleft()
             if not waiting.answer.done():
                 batch.append(waiting)

@@ -1,10 +1,9 @@
-"""Exchange a folder as a whole: written beside its place, then renamed into it, one process at a time."""
+"""Files with two names, and a folder that one process at a time writes into."""
 
 import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,21 +17,6 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def swap(stage: Path, place: Path) -> None:
-    """Put `stage` at `place`; the old folder goes once the new one stands."""
-    if not place.exists():
-        stage.rename(place)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".old", dir=place.parent))
-    place.rename(old)
-    try:
-        stage.rename(place)
-    except BaseException:
-        old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager

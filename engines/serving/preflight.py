@@ -8,8 +8,8 @@ import socket
 from ...core.bundle import Bundle
 from ...core.errors import UsageError
 from ...core.manifest import EngineRecord, VariantRecord
+from ..engine_choice import plan_of
 from ..requirements import check_runnable
-from ..session_source import plan_of
 from ..target import Target
 from .batching import batching_of
 from .served_model import ServeOptions
@@ -33,7 +33,7 @@ def check_served(bundle: Bundle, options: ServeOptions) -> Target:
     engine_of(bundle, variant, target)
     for record in (*variant.inputs, *variant.outputs):
         wire_name(record)
-    batching_of(variant.inputs, variant.outputs, variant.profiles[0], options.max_batch)
+    batching_of(variant.inputs, variant.outputs, variant.profiles, options.max_batch)
     return target
 
 

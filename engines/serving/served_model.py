@@ -23,7 +23,7 @@ from .wire_types import wire_name
 class ServeOptions:
     """How a bundle is served.
 
-    name: of the model in the URL, None for the bundle's. max_batch: rows that one run may join, None for the profile's.
+    name: of the model in the URL, None for the bundle's. max_batch: rows that one run may join, None for the profiles'.
     wait_ms: how long a request waits for others while nothing runs.
     """
 
@@ -85,7 +85,7 @@ class ServedModel:
             for record in (*session.inputs, *session.outputs):
                 wire_name(record)
             self.batching = batching_of(
-                session.inputs, session.outputs, session.profile, options.max_batch
+                session.inputs, session.outputs, session.profiles, options.max_batch
             )
             self.checks: tuple[Check, ...] = check_ready(
                 session.run, variant, samples_of(opened), f"serve {opened.path} on {options.target}"
@@ -108,7 +108,7 @@ class ServedModel:
         """Every output for `feeds`; UsageError for feeds that do not fit, before they meet any other request."""
         if not self.ready:
             raise UnavailableError("inference", found="the server is shutting down")
-        checked = check_feeds(feeds, self._session.inputs, self._session.profile)
+        checked = check_feeds(feeds, self._session.inputs, self._session.profiles)
         limit = self.batching.limit
         if limit and _rows(checked) > limit:
             raise UsageError(
@@ -120,6 +120,7 @@ class ServedModel:
             self._batcher = Batcher(
                 self._session.run,
                 limit,
+                room=self.batching.room_for,
                 wait_seconds=self._options.wait_ms / 1000,
                 observe=self.watch.run,
             )

@@ -28,6 +28,9 @@ class Backend:
 
 ONNXRUNTIME = Backend("onnxruntime", "onnxruntime_onnx", "model.onnx")
 TENSORRT = Backend("tensorrt", "tensorrt_plan", "model.plan")
+NO_REWRITES = (
+    2  # its onnxruntime backend's name for ORT_DISABLE_ALL; it has none for disable_quant_qdq alone
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class TritonModel:
     """What decides a config.pbtxt.
 
     runtime: what built or ran the engine, e.g. "tensorrt 11.4.0". delay: microseconds that a request may wait for
-    others. instances: copies of the model on each device.
+    others. instances: copies of the model on each device. rewritten: whether ONNX Runtime may optimise the graph.
     """
 
     name: str
@@ -46,6 +49,7 @@ class TritonModel:
     warm_ups: tuple[WarmUp, ...] = ()
     instances: int = 1
     delay: int = 100
+    rewritten: bool = True
 
     @property
     def backend(self) -> Backend:
@@ -67,8 +71,9 @@ def backend_of(target: Target) -> Backend:
 def config_text(model: TritonModel) -> str:
     """The whole config.pbtxt; see signature_text for what it may raise."""
     config: dict[str, Any] = {}
-    if model.batching.limit > 1:
-        preferred = sorted({model.batching.usual, model.batching.limit} - {1})
+    batching = model.batching
+    if batching.joined == batching.limit > 1:  # else Triton would join what no profile holds
+        preferred = sorted({*batching.usual, batching.limit} - {1})
         config["dynamic_batching"] = {
             "preferred_batch_size": preferred,
             "max_queue_delay_microseconds": model.delay,
@@ -76,8 +81,10 @@ def config_text(model: TritonModel) -> str:
     gpu = model.target.device != "cpu"
     group = {"count": model.instances, "kind": Word("KIND_GPU" if gpu else "KIND_CPU")}
     if model.backend is TENSORRT:
-        group["profile"] = ["0"]  # the one that max_batch_size is taken from
+        group["profile"] = profiles_of(model)
     config["instance_group"] = [group]
+    if not model.rewritten:
+        config["optimization"] = {"graph": {"level": NO_REWRITES}}
     config["version_policy"] = {"latest": {"num_versions": 1}}
     config["model_transaction_policy"] = {"decoupled": False}
     config["model_warmup"] = [warm_up.entry for warm_up in model.warm_ups]
@@ -87,6 +94,11 @@ def config_text(model: TritonModel) -> str:
         for key, value in facts.items()
     ]
     return signature_text(model) + to_pbtxt(config)
+
+
+def profiles_of(model: TritonModel) -> list[str]:
+    """The profiles of an engine as Triton names them: it runs a request with the one that fits best."""
+    return [str(index) for index in range(len(model.variant.profiles))]
 
 
 def signature_text(model: TritonModel) -> str:

@@ -17,19 +17,22 @@ from ...core.bundle import MANIFEST, Bundle
 from ...core.errors import ArtefactError, UsageError
 from ...core.manifest import EngineRecord, VariantRecord
 from ...core.partial import partial_folder
-from ...core.shapes import ShapeRange
+from ...core.replacing import recover, replace_folder
 from ...graph.io import read_proto
 from ...graph.stored_tensors import stored_tensors
+from ..onnxruntime_api import survives_rewrites
 from ..target import Target
 from .batching import batching_of
-from .folder_swap import link_or_copy, one_at_a_time, swap
+from .folder_swap import link_or_copy, one_at_a_time
 from .golden import samples_of
 from .model_name import check_name
 from .preflight import engine_of
-from .triton_config import TritonModel, backend_of, config_text, signature_text
+from .triton_config import TritonModel, backend_of, config_text, profiles_of, signature_text
+from .triton_notes import notes_on
 from .triton_warmup import warm_ups
 
 CONFIG, WARM_UP = "config.pbtxt", "warmup"
+PROFILES = re.compile(r"profile: \[ (.*) \]")
 PRECISION = re.compile(r'key: "blockforge\.precision"\s+value \{\s+string_value: "([^"]*)"')
 LAST_VERSION = 2**63 - 1  # Triton keeps it in an int64
 
@@ -39,7 +42,7 @@ class PackOptions:
     """How a bundle is packed.
 
     name: of the model, None for the bundle's; several targets get `<name>-<target>` each. max_batch: rows that Triton
-    may join, None for the profile's. instances: copies on each device. delay: microseconds that a request may wait for
+    may join, None for the profiles'. instances: copies on each device. delay: microseconds that a request may wait for
     others. force: replace a version that is there.
     """
 
@@ -113,8 +116,7 @@ def pack_triton(
     plans = []
     for target in targets:
         backend_of(target)
-        profile = {n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()}
-        batching = batching_of(variant.inputs, variant.outputs, profile, options.max_batch)
+        batching = batching_of(variant.inputs, variant.outputs, variant.profiles, options.max_batch)
         engine = engine_of(bundle, variant, target)
         model = TritonModel(
             name=_name(bundle, target, options, several=len(targets) > 1),
@@ -122,9 +124,10 @@ def pack_triton(
             target=target,
             runtime=engine.runtime if engine else _onnxruntime(bundle),
             batching=batching,
-            warm_ups=warm_ups(samples, variant.inputs, batching),
+            warm_ups=warm_ups(samples, variant.inputs, batching, variant.profiles),
             instances=options.instances,
             delay=options.delay,
+            rewritten=target.is_tensorrt or survives_rewrites(bundle.file(variant.model)),
         )
         plans.append(Plan(model, config_text(model), _files(bundle, variant, engine)))
     try:
@@ -146,11 +149,12 @@ def _write_all(repository: Path, plans: Sequence[Plan], options: PackOptions) ->
         stages = []
         for plan in plans:
             place = repository / plan.model.name
+            recover(place, CONFIG)
             _check_place(place, plan.model, options)
             stages.append(stack.enter_context(partial_folder(repository, plan.model.name)))
             _write(stages[-1], place, plan, options.version)
         for plan, stage in zip(plans, stages, strict=True):
-            swap(stage, repository / plan.model.name)
+            replace_folder(stage, repository / plan.model.name)
 
 
 def _name(bundle: Bundle, target: Target, options: PackOptions, *, several: bool) -> str:
@@ -232,6 +236,14 @@ def _check_place(place: Path, model: TritonModel, options: PackOptions) -> None:
             found=f"{listed} another signature or batch limit, and one {CONFIG} serves all versions",
             fix="Give another --name, or the same --max-batch",
         )
+    there = PROFILES.search(text)
+    if others and there and there[1] != ", ".join(f'"{name}"' for name in profiles_of(model)):
+        raise UsageError(
+            asked,
+            found=f"{listed} the profiles {there[1]}, this one has {len(profiles_of(model))}, and one {CONFIG} serves all "
+            "versions",
+            fix="Give another --name",
+        )
     precision = PRECISION.search(text)
     if others and precision and precision[1] != model.variant.precision:
         raise UsageError(
@@ -273,15 +285,6 @@ def _write(stage: Path, place: Path, plan: Plan, version: int) -> None:
 
 
 def _packed(bundle: Bundle, repository: Path, model: TritonModel, version: int) -> PackedModel:
-    notes = []
-    if model.batching.reason:
-        notes.append(f"requests are not joined: {model.batching.reason}")
-    if not model.warm_ups:
-        notes.append("no warm-up: the bundle has no golden inputs that fit")
-    if model.target.is_tensorrt:
-        notes.append(f"needs a Triton with {model.runtime} and a GPU of {model.target.device}")
-    if bundle.manifest.failures:
-        notes.append(f"the bundle missed a limit: {bundle.manifest.failures[0]}")
     return PackedModel(
         model.name,
         version,
@@ -290,5 +293,5 @@ def _packed(bundle: Bundle, repository: Path, model: TritonModel, version: int) 
         model.backend.name,
         model.batching.limit,
         len(model.warm_ups),
-        tuple(notes),
+        notes_on(bundle, model),
     )

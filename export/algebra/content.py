@@ -221,5 +221,6 @@ def _fold(node: ir.Node, inputs: list[Content | None], axes: list[int] | None) -
         return np.broadcast_to(first, np.broadcast_shapes(first.shape, target))
     if op == "Range":
         start, stop, step = (int(_number(x.reshape(-1)[0])) for x in (first, *known))
-        return boxed((len(range(start, stop, step)),), list(range(start, stop, step)))
+        numbers = range(start, stop, step)
+        return boxed((len(numbers),), list(numbers)) if len(numbers) <= LIMIT else None
     return None

@@ -7,7 +7,9 @@ import onnx
 import onnx_ir as ir
 
 from ...core.errors import ArtefactError, UsageError
+from ...graph.homes import homes
 from ...graph.io import load_model, save_model
+from ...graph.output import require_output
 from .equality import compare
 from .fuse import fuse
 from .report import PATTERNS, FuseOptions, FusionReport
@@ -20,17 +22,18 @@ def fuse_file(
     *,
     verify: bool = True,
 ) -> FusionReport:
-    """Read `source`, fuse it, check it and write `target` (weights beside it); returns the report.
+    """Read `source`, fuse it, check it and write `target` (all its weights beside it); returns the report.
 
     verify: evaluate source and result in float64 at two shapes and compare every output (see equality.py); a file
     that cannot be evaluated is noted. A result that differs, or that the ONNX checker refuses although it accepts
     the source (a graph whose sizes contradict each other), is thrown away: `target` is then the source as it was,
     and the report says so.
-    Raises UsageError for a missing file or a pattern that does not exist, ArtefactError for a damaged or invalid
-    file; then nothing is written.
+    Raises UsageError for a missing file, a pattern that does not exist and a target that is read or has no folder,
+    ArtefactError for a damaged or invalid file; then nothing is written.
     """
     options = options or FuseOptions()
     check_options(options)
+    require_output(source, target)
     model = load_model(source)
     _check_order(model, source)
     before = {v.name: v.dtype for v in model.graph.outputs}
@@ -54,7 +57,7 @@ def fuse_file(
             )
         report = fuse(model, replace(options, only=frozenset({"none"}), pack=False))
         report.notes.append(f"left as it was: {fault}")
-    save_model(model, target)
+    save_model(model, target, self_contained=True)
     return report
 
 
@@ -85,9 +88,21 @@ def check_options(options: FuseOptions) -> None:
 def checker_words(model: ir.Model) -> str:
     """What onnx.checker with full check says against the model, empty when nothing.
 
-    Weights in external data stand in as inputs of their type and sizes: the check reads no weight.
+    Weights in external data stand in as inputs of their type and sizes: the check reads no weight. Constants there
+    are read, since the checker looks for their files in the working folder.
     """
-    proto = ir.to_proto(model)
+    stored = [
+        (home, home.tensor)
+        for home in homes(model)
+        if home.attribute and isinstance(home.tensor, ir.ExternalTensor)
+    ]
+    try:
+        for home, tensor in stored:
+            home.put(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name))
+        proto = ir.to_proto(model)
+    finally:
+        for home, tensor in stored:
+            home.put(tensor)
     inline = []
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

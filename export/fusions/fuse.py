@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from ...core.domain import DOMAIN
 from ..algebra.facts import Facts
-from ..quantize.packed_file import pack_model
+from ..linears.packed_file import pack_model
+from ..opset import obstacle, raise_opset, required_opset
 from .attention import find_attention
 from .centred import find_centred
 from .existing import count
@@ -19,7 +20,6 @@ from .gates import find_gates
 from .match import Match, Refusal, node_name
 from .nested import nest_concats
 from .norms import find_norms
-from .opset import obstacle, raise_opset, required_opset
 from .outline import Functions
 from .repair import repair
 from .report import PATTERNS, FuseOptions, FusionReport

@@ -10,8 +10,8 @@ from onnx_ir.passes.common import InlinePass
 
 from ...core.domain import DOMAIN
 from ..algebra.facts import Facts
+from ..opset import required_opset
 from .match import Tape, node_name
-from .opset import required_opset
 from .report import FusionReport
 
 NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from ...core.domain import DOMAIN, DOMAIN_VERSION
 from ...plugins import registry
 from ..algebra.facts import Facts
+from ..opset import same_operators
 from .match import node_name
-from .opset import same_operators
 from .report import Fused, FusionReport, Runner
 
 PLUGINS = {"RMSNormalization": "AddRMSNorm", "LayerNormalization": "AddLayerNorm"}

@@ -5,13 +5,14 @@ prepare -> ranges -> exact repair by powers of two -> islands -> types and casts
 
 from .edges import cast_edges
 from .options import PrecisionOptions
-from .ranges import measure_ranges
+from .ranges import Ranges, measure_ranges
 from .report import PrecisionReport
 from .typed import repair_model, typed_file, typed_model
 
 __all__ = [
     "PrecisionOptions",
     "PrecisionReport",
+    "Ranges",
     "cast_edges",
     "measure_ranges",
     "repair_model",

@@ -4,7 +4,7 @@ a value beyond the range: the node that makes it and the nodes that read it; a w
 a value wholly below the smallest normal number, unless it is only added to others: likewise
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import onnx_ir as ir
 
@@ -25,6 +25,7 @@ def islands(
     sizes: the largest magnitude of each value as the graph holds it.
     """
     found: Reasons = {}
+    small = {value for value, size in sizes.items() if 0 < size < options.smallest}
     for node in all_nodes(model.graph):
         if node in wide:
             continue
@@ -33,18 +34,25 @@ def islands(
                 continue
             constant = is_constant(value)
             size = weights.largest(value) if constant else sizes.get(value, 0.0)
-            if size > options.limit and not _only_hides(node, value):
+            if size > options.limit and not only_hides(node, value):
                 found.setdefault(node, f"{value.name} reaches {size:.4g}")
-            elif 0 < size < options.smallest and not constant and not _only_added(value):
+            elif value in small and not constant and not only_added(value, small, options):
                 found.setdefault(node, f"{value.name} stays below {size:.4g}")
     return found
 
 
-def _only_added(value: ir.Value) -> bool:
-    return all(use.node.op_type in ("Add", "Sub", "Sum") for use in value.uses())
+def only_added(
+    value: ir.Value, small: Container[ir.Value | None], options: PrecisionOptions
+) -> bool:
+    """Whether a small value counts with sums alone that are not `small` too; an output in FP32 shows it as it is."""
+    shown = value.is_graph_output() and options.io == "keep"
+    return not shown and all(
+        use.node.op_type in ("Add", "Sub", "Sum") and use.node.outputs[0] not in small
+        for use in value.uses()
+    )
 
 
-def _only_hides(node: ir.Node, value: ir.Value) -> bool:
+def only_hides(node: ir.Node, value: ir.Value) -> bool:
     """A constant that a mask or a clip reads is moved into the range instead."""
     return is_constant(value) and node.op_type in (
         *("Add", "Sub", "Max", "Min", "Clip", "Where", "Attention", "Expand", "Pad", "Concat"),

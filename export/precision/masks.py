@@ -14,7 +14,7 @@ from .options import PrecisionOptions
 from .report import Change
 from .structure import MOVES, all_nodes, is_constant, is_float
 
-_CARRIERS = (MOVES - {"Gather"}) | {"Add", "Sub", "Mul", "Max", "Min", "Clip", "Neg", "Cast", "Sum"}
+CARRIERS = (MOVES - {"Gather"}) | {"Add", "Sub", "Mul", "Max", "Min", "Clip", "Neg", "Cast", "Sum"}
 _MAX_SIZE = 1 << 24  # elements: a larger constant is a weight
 
 
@@ -33,14 +33,14 @@ def hidden_values(model: ir.Model, options: PrecisionOptions) -> set[ir.Value]:
         if node.op_type == "ConstantOfShape" and "value" in node.attributes:
             filled = np.asarray(node.attributes["value"].as_tensor().numpy())
             hides = bool(filled.dtype.kind == "f" and filled.min() <= -options.limit / 2)
-        if hides and node.op_type in _CARRIERS:
+        if hides and node.op_type in CARRIERS:
             results = [v for v in node.outputs if is_float(v)]
             hidden.update(v for v in results if _reaches(v, _reads_mask, set()))
     return hidden
 
 
 def _hides(value: ir.Value, options: PrecisionOptions) -> bool:
-    if not _small(value):
+    if not small_constant(value):
         return False
     assert value.const_value is not None
     numbers = np.asarray(value.const_value.numpy())
@@ -48,11 +48,11 @@ def _hides(value: ir.Value, options: PrecisionOptions) -> bool:
     return bool(finite.size and finite.min() <= -options.limit / 2)
 
 
-def _small(value: ir.Value) -> bool:
+def small_constant(value: ir.Value) -> bool:
     """A constant that something but a matrix product reads."""
     if not is_constant(value) or not is_float(value) or value.const_value is None:
         return False
-    carried = any(use.node.op_type in _CARRIERS for use in value.uses())
+    carried = any(use.node.op_type in CARRIERS for use in value.uses())
     return carried and value.const_value.size <= _MAX_SIZE
 
 
@@ -70,7 +70,7 @@ def _reaches(value: ir.Value, wanted: Callable[[ir.Node, int], bool], seen: set[
     for use in value.uses():
         if wanted(use.node, use.idx):
             return True
-        if use.node.op_type not in _CARRIERS:
+        if use.node.op_type not in CARRIERS:
             continue
         for result in use.node.outputs:
             if result not in seen:
@@ -95,7 +95,7 @@ def bound_infinities(model: ir.Model, options: PrecisionOptions) -> list[Change]
 
 
 def _endless(value: ir.Value) -> bool:
-    return _small(value) and bool(np.isneginf(value.const_value.numpy()).any())  # type: ignore[union-attr]
+    return small_constant(value) and bool(np.isneginf(value.const_value.numpy()).any())  # type: ignore[union-attr]
 
 
 def clamped(numbers: np.ndarray, limit: float) -> np.ndarray:

@@ -6,6 +6,7 @@ Exact in FP32 but for subnormal numbers: a power of two changes no bit of a mant
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from .streams import Streams
 from .structure import is_float
 from .weights import Weights, scaled_tensor
 
-_COPIED = 4096  # elements: a smaller constant is copied where two readers need two factors
+COPIED = 4096  # elements: a smaller constant is copied where two readers need two factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class Rescaling(Factors):
             readers = len(weight.uses())
             if len(bits) == 1 and readers == len(wishes) and not weight.is_graph_output():
                 self._scale_weight(weight, bits.pop())
-            elif self.weights.size(weight) <= _COPIED:
+            elif self.weights.size(weight) <= COPIED:
                 for wish in wishes:
                     self._copy(wish)
             else:
@@ -209,7 +210,24 @@ class Rescaling(Factors):
         assert weight.const_value is not None
         weight.const_value = scaled_tensor(weight.const_value, bits)
         self.weights.rescaled(weight, bits)
-        self.report.scaled[str(weight.name)] = bits
+        name = str(weight.name)
+        self.report.scaled[name] = bits + self.report.scaled.get(name, 0)
+
+    def lift(self, weight: ir.Value, readers: Sequence[tuple[ir.Node, int]], bits: int) -> None:
+        """Hold a weight 2^bits times larger than it is now; all its readers, with the place, get a Mul behind them."""
+        self._scale_weight(weight, -bits)
+        self.wishes = []
+        for node, index in readers:
+            for other in self.companions(node, index):
+                self._give(node, other, -bits)
+        self._grant()
+        for node, _ in readers:
+            self.after(node, node.outputs[0], bits)
+
+    def companions(self, node: ir.Node, index: int) -> tuple[int, ...]:
+        """Operands beside the one at `index` that have its factor too: a bias, or a norm's other weight."""
+        law = self.streams.laws[node]
+        return tuple(i for i in law.weights if i != index and operand(node, i) is not None)
 
     def _copy(self, wish: _Absorb) -> None:
         value = wish.node.inputs[wish.index]

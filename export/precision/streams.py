@@ -4,7 +4,7 @@ residual additions, moves and rotary embeddings tie values together; weights, no
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -18,18 +18,19 @@ class Streams:
     """The streams of the main graph, and the exponent of each: a value is held as value * 2^-exponent."""
 
     def __init__(self, graph: ir.Graph, kept: set[ir.Value]) -> None:
-        """kept: values that must stay as they are."""
+        """kept: values that must stay as they are; `fixed` are these and what inner graphs read."""
+        self.kept = kept
         self.graph = graph
         self.laws: dict[ir.Node, Law] = {node: law_of(node) for node in graph}
         self._parent: dict[ir.Value, ir.Value] = {}
-        self._locked = set(kept)
+        self.fixed = set(kept)
         self.constants: set[ir.Value] = set()  # what only moves one weight
         for node in graph:
             self._see(node)
         self.members: dict[ir.Value, list[ir.Value]] = {}
         for value in self._parent:
             self.members.setdefault(self.root(value), []).append(value)
-        self.locked = {self.root(v) for v in self._locked if v in self._parent}
+        self.locked = {self.root(v) for v in self.fixed if v in self._parent}
         self.exponents: dict[ir.Value, int] = {}
 
     def _see(self, node: ir.Node) -> None:
@@ -42,7 +43,7 @@ class Streams:
             if is_float(value):
                 self._parent[value] = value
                 if any(use.node.graph is not self.graph for use in value.uses()):
-                    self._locked.add(value)
+                    self.fixed.add(value)
         tied = [node.outputs[i] for i in law.outputs] if law.kind is Kind.SAME else []
         if law.total is not None:
             tied = [node.outputs[law.total]]
@@ -73,7 +74,7 @@ class Streams:
             return 0
         return self.exponents.get(self.root(value), 0)
 
-    def _boundary(self, root: ir.Value) -> tuple[list[ir.Node], list[ir.Node]]:
+    def boundary(self, root: ir.Value) -> tuple[list[ir.Node], list[ir.Node]]:
         """Nodes that write into the stream and nodes that read it."""
         writers = [n for v in self.members[root] if (n := v.producer()) is not None]
         readers = [use.node for v in self.members[root] for use in v.uses()]
@@ -85,10 +86,30 @@ class Streams:
             if value in self._parent and bits > 0 and self.root(value) not in self.locked:
                 root = self.root(value)
                 self.exponents[root] = max(bits, self.exponents.get(root, 0))
-        queue = list(self.exponents)
+        self._follow(list(self.exponents), wide)
+
+    def lift(self, roots: Sequence[ir.Value], bits: int, wide: Reasons) -> None:
+        """Hold these streams, which have no exponents yet, 2^bits times larger, and let statistics follow."""
+        self.exponents |= dict.fromkeys(roots, -bits)
+        self._follow(list(roots), wide)
+
+    def link(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+        """The activation whose factor the result of a product, gate or attention has by nature, and that result."""
+        law = self.laws[node]
+        if law.kind not in (Kind.PRODUCT, Kind.GATED, Kind.ATTENTION):
+            return None
+        inputs = [operand(node, i) for i in law.data]
+        carrier = inputs[-1]
+        if carrier is None or carrier in inputs[:-1]:
+            return None
+        if law.kind is Kind.PRODUCT and any(self.constant(v) is not None for v in inputs):
+            return None
+        return carrier, node.outputs[0]
+
+    def _follow(self, queue: list[ir.Value], wide: Reasons) -> None:
         while queue:
             root = queue.pop()
-            writers, readers = self._boundary(root)
+            writers, readers = self.boundary(root)
             for node in writers:
                 queue += self._pull(node, root)
             for node in readers:
@@ -117,7 +138,7 @@ class Streams:
         root = self.root(value)
         if root in self.locked or root in self.exponents:
             return False
-        writers, readers = self._boundary(root)
+        writers, readers = self.boundary(root)
         if any(v.is_graph_output() for v in self.members[root]):
             return False
         absorb = all(self.laws[n].kind is Kind.SAME or self._weighted(n) for n in writers)
@@ -146,7 +167,7 @@ class Streams:
         if natural is None or result not in self._parent:
             return []
         root = self.root(result)
-        writers, readers = self._boundary(root)
+        writers, readers = self.boundary(root)
         ours = all(n in wide for n in (*writers, *readers))
         if root in self.locked or not ours or self.exponents.get(root, 0) == natural:
             return []

@@ -4,12 +4,10 @@ FP32 graph + feeds -> ranges -> exponents -> FP32 graph that fits 16 bits -> typ
 """
 
 import contextlib
-import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import onnx_ir as ir
 import torch
@@ -19,22 +17,22 @@ from ...core.errors import ArtefactError, UsageError
 from ...core.progress import Progress, Step, silent
 from ...graph.io import load_model, save_model
 from ...graph.spec import check_graph
-from ...graph.type_names import type_name
 from ..fusions.files import checker_words
-from .bounds import bounds
+from .channels import Channels
 from .islands import islands
+from .lift import lift_streams, lift_weights, lost_at_edges, still_faint
 from .lower import Lowering
 from .masks import bound_infinities, hidden_values
+from .migrate import migrate
 from .options import PrecisionOptions
 from .prepare import FLOAT, already_typed, prepare, unique_names
-from .ranges import measure_ranges
-from .report import Headroom, PrecisionReport, Scaled, Wide, layer_of
+from .ranges import Ranges, measure_ranges
+from .report import PrecisionReport, Scaled, Wide
 from .rescale import Rescaling
-from .streams import Streams, bits_beyond
-from .structure import MOVES, Reasons, all_nodes, is_constant, is_float, wide_by_structure
+from .sizes import Sizes
+from .streams import Streams
+from .structure import Reasons, all_nodes, wide_by_structure
 from .weights import Weights
-
-Ranges = Mapping[str, float]
 
 
 def typed_file(
@@ -85,7 +83,7 @@ def _staged(output: Path) -> Iterator[Path]:
 
 
 def typed_model(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> PrecisionReport:
-    """Type `model` in place. ranges: the largest magnitude of its values by name (measure_ranges).
+    """Type `model` in place. ranges: the largest magnitudes of its values by name (measure_ranges).
 
     Values that fusion or inlining renames have no range then: run `prepare` first, measure, and give the result.
     """
@@ -103,7 +101,8 @@ def repair_model(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> 
     """
     prepare(model, options)
     weights, report = Weights(options), PrecisionReport(options.precision.value)
-    sizes = _Sizes(model, ranges, weights, hidden_values(model, options), options)
+    streams = Streams(model.graph, hidden_values(model, options))
+    sizes = Sizes(model, ranges, weights, streams, options)
     _repair(model, sizes, wide_by_structure(model, options), weights, report)
     check_graph(model)
     return report
@@ -129,9 +128,10 @@ def _typed(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> Precis
     weights = Weights(options)
     hidden = hidden_values(model, options)
     wide = wide_by_structure(model, options)
-    sizes = _Sizes(model, ranges, weights, hidden, options)
+    sizes = Sizes(model, ranges, weights, Streams(model.graph, hidden), options)
     rescaling = _repair(model, sizes, wide, weights, report)
     stuck = islands(model, sizes.held(rescaling), wide, weights, options)
+    stuck = still_faint(model, rescaling, sizes, wide) | stuck
     types = dict.fromkeys(wide, FLOAT)
     types |= {node: ir.DataType(options.island.onnx) for node in stuck}
     report.nodes = sum(1 for _ in all_nodes(model.graph))
@@ -145,6 +145,8 @@ def _typed(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> Precis
     Lowering(model, options, types, weights, report).apply(hidden)
     report.headroom = sizes.headroom(rescaling, names)
     report.unproved = sizes.unproved(rescaling, names)
+    report.nonfinite = list(sizes.causes)
+    report.notes += lost_at_edges(model, rescaling, sizes)
     common.RemoveUnusedNodesPass()(model)
     unique_names(model)
     check_graph(model)
@@ -153,13 +155,13 @@ def _typed(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> Precis
 
 
 def _repair(
-    model: ir.Model, sizes: "_Sizes", wide: Reasons, weights: Weights, report: PrecisionReport
+    model: ir.Model, sizes: Sizes, wide: Reasons, weights: Weights, report: PrecisionReport
 ) -> Rescaling:
-    """Scale what passes the range by powers of two; the graph is FP32 still and computes the same numbers."""
-    streams = Streams(model.graph, sizes.hidden)
+    """Scale what passes the range, or is too small for it, by powers of two; the graph is FP32 still and computes the same numbers."""
+    streams = sizes.streams
     if sizes.options.repair:
-        needs = sizes.needs(wide)
-        streams.choose(needs, wide)
+        migrate(Channels(streams), sizes.needs(wide), sizes, weights, report)
+        streams.choose(sizes.needs(wide), wide)
         for root, bits in streams.exponents.items():
             if not bits:
                 continue
@@ -170,8 +172,11 @@ def _repair(
                     bits, str(worst.name), sizes.size(worst), tuple(str(v.name) for v in members)
                 )
             )
+        lift_streams(sizes, wide, report)
     rescaling = Rescaling(model, streams, weights, report)
     rescaling.apply()
+    if sizes.options.repair:
+        lift_weights(rescaling, sizes, wide)
     return rescaling
 
 
@@ -180,104 +185,3 @@ def _counted(wide: Reasons) -> dict[str, int]:
     for reason in wide.values():
         counts[reason] = counts.get(reason, 0) + 1
     return dict(sorted(counts.items()))
-
-
-class _Sizes:
-    """The largest magnitude of each value, measured (with the margin) or bounded, whichever is smaller."""
-
-    def __init__(
-        self,
-        model: ir.Model,
-        ranges: Ranges,
-        weights: Weights,
-        hidden: set[ir.Value],
-        options: PrecisionOptions,
-    ) -> None:
-        self.model, self.options, self.weights, self.hidden = model, options, weights, hidden
-        self.bounded = bounds(model, weights)
-        values = [*model.graph.inputs, *(v for n in all_nodes(model.graph) for v in n.outputs)]
-        self.values = [v for v in values if is_float(v)]
-        self.measured = {v: ranges[str(v.name)] for v in self.values if v.name in ranges}
-        for node in all_nodes(model.graph):
-            if node.op_type in MOVES:
-                self._move(node)
-
-    def _move(self, node: ir.Node) -> None:
-        """What only moves numbers has the range of what it moves; the evaluator does not measure it."""
-        sizes = []
-        for value in filter(is_float, node.inputs):
-            assert value is not None
-            known = self.weights.largest(value) if is_constant(value) else self.measured.get(value)
-            if known is None:
-                return
-            sizes.append(known)
-        if sizes:
-            for value in filter(is_float, node.outputs):
-                self.measured.setdefault(value, max(sizes))
-
-    def size(self, value: ir.Value) -> float:
-        """What the type must hold; 0 where nothing is known."""
-        if value in self.hidden:
-            return min(self.options.limit, self.measured.get(value, 0.0))
-        measured = self.measured.get(value, math.inf) * self.options.margin
-        size = min(measured, self.bounded.get(value, math.inf))
-        return size if math.isfinite(size) else 0.0
-
-    def needs(self, wide: Reasons) -> dict[ir.Value, int]:
-        """Bits by which each 16-bit value, or the weight behind it, passes the range."""
-        limit = self.options.limit
-        needs: dict[ir.Value, int] = {}
-        for node in all_nodes(self.model.graph):
-            if node in wide:
-                continue
-            for value in (*node.inputs, *node.outputs):
-                if value is None or not is_float(value):
-                    continue
-                if is_constant(value):
-                    bits = bits_beyond(self.weights.largest(value), limit)
-                    value = node.outputs[0]
-                else:
-                    bits = bits_beyond(self.size(value), limit)
-                if bits and value not in self.hidden:
-                    needs[value] = max(bits, needs.get(value, 0))
-        return needs
-
-    def held(self, rescaling: Rescaling) -> dict[ir.Value, float]:
-        """The magnitude of each value as the scaled graph holds it."""
-        held = {v: self.size(v) * 2.0 ** -rescaling.held.get(v, 0) for v in self.values}
-        for value, source in rescaling.source.items():
-            held[value] = self.size(source) * 2.0 ** -rescaling.held[value]
-        return held
-
-    def headroom(self, rescaling: Rescaling, names: Mapping[ir.Value, str]) -> list[Headroom]:
-        """A row for each value of the prepared graph that ended in 16 bits or passed their range."""
-        rows = []
-        for value in self.values:
-            measured, bound = self.measured.get(value), self.bounded.get(value, math.inf)
-            if (measured is None and math.isinf(bound)) or value in self.hidden:
-                continue
-            known = measured is not None and measured * self.options.margin < bound
-            largest = measured if known and measured is not None else bound
-            before = math.log2(self.options.limit / largest) if largest else math.inf
-            if value.dtype == FLOAT and before >= 0:
-                continue
-            name = names.get(value, str(value.name))
-            after = before + rescaling.held.get(value, 0)
-            source: Literal["measured", "bound"] = "measured" if known else "bound"
-            rows.append(
-                Headroom(
-                    layer_of(name), name, largest, source, before, after, type_name(value.dtype)
-                )
-            )
-        return rows
-
-    def unproved(self, rescaling: Rescaling, names: Mapping[ir.Value, str]) -> list[str]:
-        """16-bit values of which nothing is known."""
-        return [
-            names.get(v, str(v.name))
-            for v in self.values
-            if v not in self.measured
-            and v not in self.bounded
-            and v.dtype == self.options.low
-            and v not in rescaling.source
-        ]

@@ -14,10 +14,10 @@ from ...core.progress import Progress, Step
 from ...graph.evaluator.walk import Walk
 from ...graph.rounding import round_to
 from ..calibration.observers import Observed, observe
+from ..linears.find import Linear
 from .cache import Cache
 from .gptq import Hessian, gptq
 from .grids import E4M3
-from .linears import Linear
 from .options import QuantizeOptions
 from .weights import (
     WEIGHT_FORMATS,
@@ -120,9 +120,9 @@ class Calibration:
     ) -> Observed:
         """The value's scale, exact in the graph's scale type."""
         name = value.name or ""
-        seen = self.known.get(name) or observe(
-            name, tensors, E4M3, self.options.observer, importance
-        )
+        observer = self.options.observes
+        assert observer is not None, name
+        seen = self.known.get(name) or observe(name, tensors, E4M3, observer, importance)
         scale = representable(torch.tensor([seen.scale]), self.scale_dtype)
         self.found[name] = Observed(seen.amax, float(scale), seen.observer)
         return self.found[name]

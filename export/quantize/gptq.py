@@ -20,20 +20,27 @@ LEAST, MOST = 0.01, 1.0
 
 @dataclass(slots=True)
 class Hessian:
-    """H = X' X summed over feeds, for all linears that read one value; fp32 [in, in]."""
+    """H = X' X summed over feeds, for all linears that read one value; fp32 [in, in].
+
+    unit: the mean size of the first feed's products. Only ratios count, and this one keeps H within fp32.
+    """
 
     size: int
     h: torch.Tensor = field(init=False)
     tokens: int = 0
+    unit: float = 0.0
 
     def __post_init__(self) -> None:
         self.h = torch.zeros(self.size, self.size)
 
     def add(self, x: torch.Tensor, product: torch.Tensor) -> None:
-        """Count inputs fp32 [tokens, in], each by its own product [tokens, out]."""
-        size = product.square().sum(1, keepdim=True).sqrt()
-        rows = x / size.clamp(min=1e-6 * float(size.mean()) + 1e-30)
-        self.h.addmm_(rows.T, rows)
+        """Count inputs fp32 [tokens, in], each by its own product [tokens, out]; by its own size where all products are zero."""
+        size = _sizes(product) if product.any() else _sizes(x)
+        mean = float(size.mean()) if len(x) else 0.0
+        if mean:
+            self.unit = self.unit or mean
+            rows = x / (size.clamp(min=1e-6 * mean) / self.unit).to(x.dtype)
+            self.h.addmm_(rows.T, rows)
         self.tokens += len(x)
 
     @property
@@ -45,6 +52,10 @@ class Hessian:
         """H with a share of its mean diagonal added."""
         mean = float(self.h.diagonal().mean()) or 1.0
         return self.h + torch.eye(self.size) * (damping * mean)
+
+
+def _sizes(rows: torch.Tensor) -> torch.Tensor:
+    return rows.double().square().sum(1, keepdim=True).sqrt()
 
 
 def gptq(

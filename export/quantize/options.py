@@ -1,7 +1,6 @@
 """What a quantisation is asked for."""
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from ...core.errors import UsageError
@@ -20,7 +19,7 @@ REFUSED = {  # formats that exist, and why no file is written in them
 class QuantizeOptions:
     """format: of the weights, and whether activations are quantised too (fp8 only).
 
-    observer: how a static activation scale follows from calibration. rounding: of the weights; gptq makes up for
+    observer: how a static scale of an activation or a cache follows from calibration, None: mse where there is one. rounding: of the weights; gptq makes up for
     errors with the calibration inputs. attention: also the products of attention (their inputs). head: also the
     product that gives the logits. kv_cache: store past and present keys and values in FP8. epilogues: write norm and
     quantise, gate and quantise as one operator, which full TensorRT may run as a plugin. keep: names or patterns (`*.down_proj`) of linears left high; only: the same, of
@@ -28,7 +27,7 @@ class QuantizeOptions:
     """
 
     format: Format = "fp8"
-    observer: Observer = "mse"
+    observer: Observer | None = None
     rounding: Rounding = "gptq"
     attention: bool = False
     head: bool = False
@@ -47,14 +46,14 @@ class QuantizeOptions:
             )
         for what, value, known in (
             ("format", self.format, FORMATS),
-            ("observer", self.observer, OBSERVERS),
+            ("observer", self.observer, (None, *OBSERVERS)),
             ("rounding", self.rounding, ROUNDINGS),
         ):
             if value not in known:
                 raise UsageError(
                     f"quantisation {what} {value!r}",
                     found=f"no such {what}",
-                    fix=f"Known: {', '.join(known)}",
+                    fix=f"Known: {', '.join(k for k in known if k)}",
                 )
         for what, given in (("attention", self.attention), ("epilogues", self.epilogues)):
             if given and self.format != "fp8":
@@ -63,13 +62,19 @@ class QuantizeOptions:
                     found="only format 'fp8' quantises activations",
                     fix="Use format 'fp8'",
                 )
+        if self.observer is not None and not self.observes:
+            raise UsageError(
+                f"observer {self.observer!r} with format {self.format!r}",
+                found="only weights are quantised, whose scales follow from the weights",
+                fix="Leave it out, or use format 'fp8' or kv_cache",
+            )
 
     @property
     def activations(self) -> bool:
         """Whether activations are quantised with static scales."""
         return self.format == "fp8"
 
-
-def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a linear's name is one of `patterns`, or fits one as a shell pattern."""
-    return any(name == p or fnmatchcase(name, p) for p in patterns)
+    @property
+    def observes(self) -> Observer | None:
+        """The observer that chooses static scales, None where the graph gets none."""
+        return (self.observer or "mse") if self.activations or self.kv_cache else None

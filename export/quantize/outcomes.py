@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ..calibration.observers import Observed
+from ..linears.find import Linear, share_of_flops
 from .cache import Cache
 from .cache_qdq import store_cache
 from .calibrate import Quantized
 from .grids import E4M3, ONNX_TYPES
-from .linears import Linear, share_of_flops
 from .options import QuantizeOptions
 from .qdq import StoredWeight, Writer, scale_tensor
 from .report import LinearRecord

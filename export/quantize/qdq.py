@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from .linears import Linear
+from ..linears.find import Linear
 
 SUFFIX = "quantized"
 

@@ -14,20 +14,22 @@ import torch
 from ...core.errors import UsageError
 from ...core.progress import Progress, Step, silent
 from ...graph.io import load_model, save_model
+from ...graph.output import require_unread
 from ...graph.spec import check_graph
 from ..calibration.observers import Observed
 from ..calibration.record import CalibrationRecord, ValueRecord
-from ..fusions.opset import obstacle, raise_opset
+from ..linears.find import QUANTIZED_WEIGHT, Linear, find_linears, inner_products
+from ..linears.pack import pack_linears
+from ..opset import obstacle, raise_opset
 from ..precision.prepare import declare_types
 from .attention import attention_inputs
 from .cache import find_caches, require_caches
 from .calibrate import Calibration
 from .check import check_quantized
 from .epilogues import Folding, fold_epilogues
-from .linears import QUANTIZED_WEIGHT, Linear, find_linears, inner_products
 from .options import QuantizeOptions
 from .outcomes import SCALES_OF_THEIR_OWN_TYPE, Outcomes, records_of
-from .pack import pack_linears
+from .recognise import require_format
 from .report import CacheRecord, QuantizeReport
 from .spill import Spill
 from .weights import WEIGHT_FORMATS, misfit
@@ -56,17 +58,18 @@ def quantize_file(
     """Read `source`, quantise it with scales and corrections from `feeds`, write `output` and `<output>.data`.
 
     feeds: inputs of the graph, as the typed evaluator takes them; may be empty for weights rounded to nearest.
-    A file whose linears are quantised already is written as it is, and the report says so. Raises UsageError for
-    options or feeds that do not fit, ranges without a scale (NaN, infinity, only zeros) and graphs that quantise
+    A file whose linears are quantised to that format already is written as it is, and the report says so. Raises UsageError
+    for one in another format, patterns that fit no linear, options or feeds that do not fit, an output that is read, ranges without a scale (NaN, infinity, only zeros) and graphs that quantise
     what must not be, ArtefactError for a damaged file or weights that are not finite. Nothing is left then.
     """
     options = options or QuantizeOptions()
     output = Path(output).absolute()
+    require_unread(source, output)
     model = load_model(source)
     check_quantized(model)
     with tempfile.TemporaryDirectory(prefix=".quantize.", dir=_folder(output)) as scratch:
         report = quantize_model(model, feeds, options, Path(scratch), progress, origin)
-        save_model(model, output)
+        save_model(model, output, self_contained=True)
     return report
 
 
@@ -102,7 +105,8 @@ def quantize_model(
     todo = [x for x in found if not x.reason]
     caches = require_caches(model) if options.kv_cache else []
     if not todo and not caches:
-        done = bool(found) and any(x.reason == QUANTIZED_WEIGHT for x in found)
+        require_format(found, options.format)
+        done = any(x.reason == QUANTIZED_WEIGHT for x in found)
         records = records_of(found, {}, options)
         folding = _folding(model, options)
         return QuantizeReport(

@@ -14,8 +14,8 @@ import torch
 
 from ...core.errors import ArtefactError, UsageError
 from ..calibration.observers import Grid
+from ..linears.find import Linear
 from .grids import E2M1, E4M3, INT4, INT8, ONNX_TYPES
-from .linears import Linear
 
 STEPS = 8  # scales tried per octave
 CLIPPED = 2  # how many of them lie below amax's

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...core.errors import UsageError
 from ...model.gpus import GPUS, Gpu
-from ..quantize.linears import Linear
+from ..linears.find import Linear
 
 WEIGHT_BYTES = {
     "fp8": 1.0, "fp8-weights": 1.0, "int8-weights": 1.0, "int4-weights": 0.5,

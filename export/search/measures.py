@@ -24,7 +24,7 @@ def distance(measure: Measure, reference: Sequence[Outputs], candidate: Sequence
     """
     if measure == "error":
         return _error(reference, candidate)
-    name = _logits(reference[0])
+    name = logits_name(reference[0])
     total = positions = 0.0
     for wanted, found in zip(reference, candidate, strict=True):
         p = wanted[name].reshape(-1, wanted[name].shape[-1])
@@ -47,7 +47,8 @@ def _error(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> float:
     return (lost / size) ** 0.5 if size else 0.0
 
 
-def _logits(outputs: Outputs) -> str:
+def logits_name(outputs: Outputs) -> str:
+    """The output whose last axis holds next tokens: `logits`, or the only one; UsageError where that is not clear."""
     if "logits" in outputs:
         return "logits"
     if len(outputs) == 1:

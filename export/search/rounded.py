@@ -2,7 +2,7 @@
 
 Switchboard(model, options).calibrate(feeds)     every linear rounded once, as quantize_model would
 .outputs(feeds, keep)                            the graph's outputs with all linears quantised but `keep`
-.alone(feeds)                                    the outputs with one linear quantised, for each of them
+.alone(feeds, linears)                           the outputs with one linear quantised, for each of them
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from ...graph.evaluator import TypedEvaluator
 from ...graph.evaluator.machine import Frame
 from ...graph.evaluator.plan import Step
 from ..calibration.observers import Grid, Observed
+from ..linears.find import Linear, find_linears
+from ..linears.pack import pack_linears
 from ..quantize.calibrate import Calibration, Quantized, typed_product
 from ..quantize.grids import E4M3
-from ..quantize.linears import Linear, find_linears
 from ..quantize.options import QuantizeOptions
-from ..quantize.pack import pack_linears
 from ..quantize.weights import WEIGHT_FORMATS, expanded
 
 Feeds = Sequence[Mapping[str, torch.Tensor]]
@@ -56,14 +56,14 @@ class Switchboard:
     options: QuantizeOptions
     linears: list[Linear] = field(init=False)
     members: dict[Linear, tuple[str, ...]] = field(init=False)
+    evaluator: TypedEvaluator = field(init=False)
     _rounded: dict[Linear, Rounded] = field(default_factory=dict)
-    _evaluator: TypedEvaluator = field(init=False)
 
     def __post_init__(self) -> None:
         single = find_linears(self.model, self.options)
         self.linears = pack_linears(self.model, single) if self.options.pack else single
         self.members = {x: _members(x, single) for x in self.linears}
-        self._evaluator = TypedEvaluator(self.model, cache_weights=True)
+        self.evaluator = TypedEvaluator(self.model, cache_weights=True)
 
     @property
     def candidates(self) -> list[Linear]:
@@ -92,47 +92,61 @@ class Switchboard:
         chosen = set() if keep is None else set(self.candidates) - set(keep)
         found = []
         for feed in feeds:
-            frame = self._evaluator.frame(feed)
+            frame = self.evaluator.frame(feed)
             found.append(self._finish(frame, 0, chosen))
         return found
 
     @torch.no_grad()
-    def alone(self, feeds: Feeds) -> Iterator[tuple[Linear, list[dict[str, torch.Tensor]]]]:
-        """Each candidate in graph order, with the outputs when it alone is quantised; the steps before are shared."""
-        frames = [self._evaluator.frame(feed) for feed in feeds]
-        by_node = {linear.node: linear for linear in self.candidates}
-        for index, step in enumerate(self._evaluator.steps):
-            linear = _linear_of(step, by_node)
+    def alone(
+        self, feeds: Feeds, linears: Collection[Linear]
+    ) -> Iterator[tuple[Linear, list[dict[str, torch.Tensor]]]]:
+        """Each of `linears` in graph order, with the outputs when it alone is quantised; the steps before are shared."""
+        frames = [self.evaluator.frame(feed) for feed in feeds]
+        by_node = {linear.node: linear for linear in linears}
+        left = len(by_node)
+        for index, step in enumerate(self.evaluator.steps):
+            if not left:
+                return
+            linear = linear_of(step, by_node)
             if linear is not None:
+                left -= 1
                 yield linear, [self._finish(dict(f), index, {linear}) for f in frames]
             for frame in frames:
-                self._evaluator.advance(step, frame)
-                _release(step, frame)
+                self.evaluator.advance(step, frame)
+                release(step, frame)
+
+    def quantized(self, linear: Linear, frame: Frame) -> torch.Tensor:
+        """What the quantised linear gives in `frame`."""
+        x = self.evaluator.read(linear.x, frame)
+        assert isinstance(x, torch.Tensor)
+        return self._rounded[linear].product(linear, x, self.options.format)
 
     def _finish(
         self, frame: Frame, start: int, chosen: Collection[Linear]
     ) -> dict[str, torch.Tensor]:
         """Run from step `start` to the end."""
         by_node = {linear.node: linear for linear in chosen}
-        for step in self._evaluator.steps[start:]:
-            linear = _linear_of(step, by_node)
+        for step in self.evaluator.steps[start:]:
+            linear = linear_of(step, by_node)
             if linear is None:
-                self._evaluator.advance(step, frame)
+                self.evaluator.advance(step, frame)
             else:
-                x = self._evaluator.read(linear.x, frame)
-                assert isinstance(x, torch.Tensor)
-                rounded = self._rounded[linear]
-                frame[step.outputs[0]] = rounded.product(linear, x, self.options.format)
-            _release(step, frame)
+                frame[step.outputs[0]] = self.quantized(linear, frame)
+            release(step, frame)
+        return self.read_outputs(frame)
+
+    def read_outputs(self, frame: Frame) -> dict[str, torch.Tensor]:
+        """The graph's outputs by name, in the frame after the last step."""
         outputs = {}
         for value in self.model.graph.outputs:
-            found = self._evaluator.read(value, frame)
+            found = self.evaluator.read(value, frame)
             assert isinstance(found, torch.Tensor) and value.name
             outputs[value.name] = found
         return outputs
 
 
-def _linear_of(step: Step, by_node: Mapping[ir.Node, Linear]) -> Linear | None:
+def linear_of(step: Step, by_node: Mapping[ir.Node, Linear]) -> Linear | None:
+    """The linear among `by_node` that the step computes, None for another step."""
     node = step.outputs[0].producer() if step.outputs else None
     return None if node is None else by_node.get(node)
 
@@ -147,7 +161,8 @@ def _members(linear: Linear, single: Sequence[Linear]) -> tuple[str, ...]:
     return tuple(x.name for x in members)
 
 
-def _release(step: Step, frame: Frame) -> None:
+def release(step: Step, frame: Frame) -> None:
+    """Forget what nothing reads after the step."""
     for value in step.release:
         frame.pop(value, None)
 

@@ -12,6 +12,7 @@ from ...core.errors import UsageError
 from ..io import load_model
 from ..type_names import type_name
 from ..values import WIDE_FLOATS, Narrow, Value, data_type_of
+from .limits import Limits, limits_here
 from .machine import Frame, Machine, Watch
 from .overflow import Overflow, Underflow
 from .plan import Step, plan_model
@@ -45,11 +46,20 @@ class TypedEvaluator:
     """
 
     def __init__(
-        self, model: ir.Model | Path | str, *, exact: bool = False, cache_weights: bool = False
+        self,
+        model: ir.Model | Path | str,
+        *,
+        exact: bool = False,
+        cache_weights: bool = False,
+        limits: Limits | None = None,
     ) -> None:
-        """Read and plan the model; raises UsageError naming an operator that is not known."""
+        """Read and plan the model; raises UsageError naming an operator that is not known.
+
+        limits: what a run may ask of this machine, limits_here() by default.
+        """
         self._model = model if isinstance(model, ir.Model) else load_model(model)
         self._exact = exact
+        self._limits = limits or limits_here()
         self._plan = plan_model(self._model)
         self._weights = Weights(exact=exact, cache=cache_weights)
 
@@ -69,12 +79,12 @@ class TypedEvaluator:
         keep: values to return as well. watch: value -> called with the tensor as soon as it is there, graph inputs
         first; it must not write into it and need not hold it. What a body inside Loop computes comes each time.
         Raises UsageError for a missing, unknown or misfitting input, for an unknown name in `keep` or `watch`, and
-        where a node cannot run, naming it.
+        where a node cannot run or would pass the limits, naming it.
         """
         watch = watch or {}
         inputs = self._inputs(feeds)
         self._check_known((*keep, *watch))
-        machine = Machine(self._weights, exact=self._exact, keep=keep, watch=watch)
+        machine = Machine(self._weights, self._limits, exact=self._exact, keep=keep, watch=watch)
         for value, fed in zip(self._plan.inputs, inputs, strict=True):
             machine.show(value.name or "", fed)
         results = machine.run(self._plan, inputs, {})
@@ -99,7 +109,7 @@ class TypedEvaluator:
 
     def advance(self, step: Step, frame: Frame) -> None:
         """Compute one of `steps`; its inputs are in `frame`, where its outputs go."""
-        machine = Machine(self._weights, exact=self._exact, keep=(), watch={})
+        machine = Machine(self._weights, self._limits, exact=self._exact, keep=(), watch={})
         machine.run_step(self._plan, step, frame)
 
     def read(self, value: ir.Value, frame: Frame) -> Value:

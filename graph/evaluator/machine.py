@@ -20,8 +20,10 @@ from ..values import (
     describe,
     from_bits,
 )
+from .limits import LOOP_STEPS, VALUE_BYTES, Limits
 from .overflow import Recorder
 from .plan import Plan, Step
+from .sizes import elements
 from .weights import Weights
 
 Frame = dict[ir.Value, Value]
@@ -32,9 +34,10 @@ class Machine:
     """One run of a model: its weights, what it keeps and what it noticed."""
 
     def __init__(
-        self, weights: Weights, *, exact: bool, keep: Collection[str], watch: Watch
+        self, weights: Weights, limits: Limits, *, exact: bool, keep: Collection[str], watch: Watch
     ) -> None:
         self._weights, self._exact = weights, exact
+        self._limits, self._loop_steps = limits, 0
         self._keep, self._watch = frozenset(keep), watch
         self.recorder = Recorder()
         self.kept: dict[str, Value] = {}
@@ -65,7 +68,15 @@ class Machine:
                 found=f"{error.asked}: {error.found}",
                 fix=error.fix,
             ) from error
-        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+        except (
+            RuntimeError,
+            ValueError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            KeyError,
+            MemoryError,
+        ) as error:
             cause = " ".join(str(error).split())[:300]
             raise UsageError(
                 f"node {step.label!r} ({step.operation.name})",
@@ -103,8 +114,12 @@ class Machine:
             dtypes=declared,
             wanted=step.wanted,
             exact=self._exact,
-            bodies={name: self._body(body, frame) for name, body in step.bodies.items()},
+            value_bytes=self._limits.value_bytes,
+            bodies={name: self._body(step, body, frame) for name, body in step.bodies.items()},
         )
+        self._check_size(step, inputs)
+        if step.operation.name == "Loop":
+            self._check_trips(step, inputs)
         if operator.access is Access.RAW:
             results = _as_list(operator.kernel(call, *inputs))
             if step.bodies:
@@ -129,8 +144,47 @@ class Machine:
             return self._weights.widened(value, _tensor(x))
         return arithmetic(_tensor(x))
 
-    def _body(self, plan: Plan, frame: Frame) -> Body:
-        return Body(lambda inputs: self.run(plan, inputs, frame), plan.outputs)
+    def _body(self, step: Step, plan: Plan, frame: Frame) -> Body:
+        def run(inputs: Sequence[Value]) -> list[Value]:
+            if step.operation.name != "If":
+                self._loop_steps += len(plan.steps) + 1
+                if self._loop_steps > self._limits.loop_steps:
+                    raise self._too_long(
+                        step, f"more than {self._limits.loop_steps} steps in loops"
+                    )
+            return self.run(plan, inputs, frame)
+
+        return Body(run, plan.outputs)
+
+    def _check_size(self, step: Step, inputs: Sequence[Value]) -> None:
+        """Refuse what would not fit before it is allocated."""
+        count = elements(step.operation.name, inputs, step.operation.attributes)
+        needed, most = count * (8 if self._exact else 4), self._limits.value_bytes
+        if needed > most:
+            raise UsageError(
+                f"node {step.label!r} ({step.operation.name})",
+                found=f"it makes {count} elements, {needed} bytes; a value may have {most}",
+                fix=f"Give smaller inputs; ${VALUE_BYTES} allows more",
+            )
+
+    def _check_trips(self, step: Step, inputs: Sequence[Value]) -> None:
+        """Refuse a Loop that is known to run too often before its first iteration."""
+        trips, going = inputs[0], inputs[1] if len(inputs) > 1 else None
+        body = step.bodies["body"]
+        if not isinstance(trips, torch.Tensor) or not _never_stops(body):
+            return
+        if isinstance(going, torch.Tensor) and not bool(going):
+            return
+        if int(trips) * (len(body.steps) + 1) > self._limits.loop_steps:
+            raise self._too_long(step, f"{int(trips)} iterations of {len(body.steps)} nodes")
+
+    def _too_long(self, step: Step, found: str) -> UsageError:
+        most = self._limits.loop_steps
+        return UsageError(
+            f"node {step.label!r} ({step.operation.name})",
+            found=f"{found}; a run may make {most} steps in loops",
+            fix=f"Give fewer iterations; ${LOOP_STEPS} allows more",
+        )
 
     def _observed(
         self,
@@ -174,6 +228,16 @@ class Machine:
             found=f"declared {type_name(declared)}, but the operator gives {type_name(found)}",
             fix="Correct the declared type or insert a Cast",
         )
+
+
+def _never_stops(body: Plan) -> bool:
+    """Whether a Loop's body hands its condition on as it came."""
+    value: ir.Value | None = body.outputs[0]
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type != "Identity":
+            return False
+        value = node.inputs[0]
+    return value is body.inputs[1]
 
 
 def _tensor(value: Value) -> torch.Tensor | Narrow:

@@ -70,6 +70,7 @@ class Recorder:
         """Look at one floating result: `wide` as computed, `rounded` as stored in `dtype`."""
         if wide.numel() == 0:
             return
+        wide, rounded = wide.detach(), rounded.detach()  # what is looked at needs no gradient
         if rounded.itemsize < wide.itemsize:
             self._observe_zeros(name, node, wide, rounded)
         low, high = torch.aminmax(wide)  # both are NaN where one element is

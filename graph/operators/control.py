@@ -23,7 +23,7 @@ def loop(
     going = True if condition is None else bool(condition)
     state: list[Value] = list(carried)
     scanned: list[list[Tensor]] = [[] for _ in call.wanted[len(state) :]]
-    step = 0
+    step = held = 0
     while going and (limit is None or step < limit):
         outcome, *results = call.bodies["body"]([torch.tensor(step), torch.tensor(going), *state])
         assert isinstance(outcome, torch.Tensor)
@@ -32,6 +32,7 @@ def loop(
         for column, value in zip(scanned, results[len(state) :], strict=True):
             assert isinstance(value, torch.Tensor)
             column.append(value)
+            held = _held(call, held, value)
         step += 1
     declared = call.bodies["body"].outputs[1 + len(state) :]
     return (
@@ -41,6 +42,14 @@ def loop(
             for c, v in zip(scanned, declared, strict=True)
         ),
     )
+
+
+def _held(call: Call, held: int, value: Tensor) -> int:
+    """The bytes that wait to be stacked; ValueError where they pass what a value may have."""
+    held += value.numel() * value.element_size()
+    if held > call.value_bytes:
+        raise ValueError(f"its iterations stack {held} bytes, a value may have {call.value_bytes}")
+    return held
 
 
 def _nothing(call: Call, declared: ir.Value) -> Tensor:
@@ -68,6 +77,7 @@ def scan(call: Call, *inputs: Tensor) -> tuple[Value, ...]:
     ]
     outputs = len(call.wanted) - len(state)
     scanned: list[list[Tensor]] = [[] for _ in range(outputs)]
+    held = 0
     for step in range(sources[0].shape[axes[0]]):
         slices = [c.select(axis, step) for c, axis in zip(columns, axes, strict=True)]
         results = call.bodies["body"]([*state, *slices])
@@ -75,6 +85,7 @@ def scan(call: Call, *inputs: Tensor) -> tuple[Value, ...]:
         for column, value in zip(scanned, results[len(state) :], strict=True):
             assert isinstance(value, torch.Tensor)
             column.append(value)
+            held = _held(call, held, value)
     out_axes = call.get_ints("scan_output_axes") or [0] * outputs
     reverse = call.get_ints("scan_output_directions") or [0] * outputs
     stacked = [

@@ -63,7 +63,8 @@ class Call:
     """One execution of a node: everything that a kernel may ask besides its inputs.
 
     dtypes: element types of the inputs as they are declared (before widening); version: of the operator's domain;
-    wanted: which outputs something reads; exact: floats are fp64 and nothing is rounded.
+    wanted: which outputs something reads; exact: floats are fp64 and nothing is rounded; value_bytes: the most
+    that one value may take.
     """
 
     op_type: str
@@ -72,6 +73,7 @@ class Call:
     dtypes: tuple[DataType | None, ...]
     wanted: tuple[bool, ...]
     exact: bool
+    value_bytes: int
     bodies: Mapping[str, Body]
 
     def has(self, name: str) -> bool:

@@ -1,6 +1,8 @@
 """What a rule of the graph's spec is: a name, a sentence, and a search for faults."""
 
+import contextlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -17,11 +19,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that every graph of ours keeps; `check` yields what breaks it."""
+    """A rule that every graph of ours keeps; `check` yields what breaks it. operators: those it is about, where it is about some."""
 
     name: str
     text: str
     check: Callable[[ir.Model], Iterator[Fault]]
+    operators: tuple[str, ...] = ()
 
 
 def bodies(model: ir.Model) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
@@ -32,8 +35,54 @@ def bodies(model: ir.Model) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, 
         if root is model.graph:
             opsets = {_domain(d): v for d, v in model.opset_imports.items()} | opsets
         yield root, opsets
-        for inner in root.subgraphs():
+        for inner in subgraphs_of(root):
             yield inner, opsets
+
+
+_KEPT: ContextVar[tuple[ir.Graph, list[ir.Graph]] | None] = ContextVar("kept", default=None)
+
+
+@contextlib.contextmanager
+def subgraphs_kept(root: ir.Graph) -> Iterator[None]:
+    """Inside, subgraphs_of(root) is found once: nothing may add a branch or a body to `root`, or take one away."""
+    token = _KEPT.set((root, subgraphs_of(root)))
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def subgraphs_of(root: ir.Graph | ir.Function) -> list[ir.Graph]:
+    """Every branch and body inside `root`, at any depth: root.subgraphs() at a third of its time."""
+    kept = _KEPT.get()
+    if kept is not None and kept[0] is root:
+        return kept[1]
+    found: list[ir.Graph] = []
+    stack: list[ir.Graph | ir.Function] = [root]
+    while stack:
+        for node in stack.pop():
+            inner = graphs_of(node) if node.attributes else ()
+            found += inner
+            stack += inner
+    return found
+
+
+def nodes_of(root: ir.Graph | ir.Function) -> list[ir.Node]:
+    """Every node of `root` and of the graphs inside it: list(root.all_nodes()), faster where there are none inside."""
+    return list(root.all_nodes()) if subgraphs_of(root) else list(root)
+
+
+def graphs_of(node: ir.Node) -> list[ir.Graph]:
+    """The branches or the body of a node."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found += attribute.as_graphs()
+    return found
 
 
 def domain_of(node: ir.Node) -> str:

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
-from onnx.defs import OpSchema
 
-from ..dtype_rules import first_version, schema_of
-from .rule import Fault, Rule, bodies, domain_of, node_label
+from ..dtype_rules import Signature, first_version, signature_of
+from .rule import Fault, Rule, bodies, domain_of, graphs_of, node_label, subgraphs_of
 
 
 def _order(model: ir.Model) -> Iterator[Fault]:
@@ -31,22 +30,12 @@ def _order_of(graph: ir.Graph | ir.Function, outer: set[ir.Value]) -> Iterator[F
                     + ("a later node computes" if later else "nothing computes"),
                     "Sort the graph topologically" if later else "Compute it, or make it an input",
                 )
-        for attribute in node.attributes.values():
-            for inner in _graphs_in(attribute):
-                yield from _order_of(inner, known)
-        known |= set(node.outputs)
+        for inner in graphs_of(node) if node.attributes else ():
+            yield from _order_of(inner, known)
+        known.update(node.outputs)
     for value in graph.outputs:
         if value not in known:
             yield Fault(f"graph output {value.name!r}", "nothing computes it")
-
-
-def _graphs_in(attribute: ir.Attr) -> Iterator[ir.Graph]:
-    if attribute.is_ref():
-        return
-    if attribute.type == ir.AttributeType.GRAPH:
-        yield attribute.as_graph()
-    elif attribute.type == ir.AttributeType.GRAPHS:
-        yield from attribute.as_graphs()
 
 
 def _names(model: ir.Model) -> Iterator[Fault]:
@@ -54,7 +43,7 @@ def _names(model: ir.Model) -> Iterator[Fault]:
     for root in roots:
         values: dict[str, ir.Value] = {}
         nodes: dict[str, ir.Node] = {}
-        for graph in (root, *root.subgraphs()):
+        for graph in (root, *subgraphs_of(root)):
             named = [*graph.inputs, *(o for node in graph for o in node.outputs)]
             if isinstance(graph, ir.Graph):
                 named += graph.initializers.values()
@@ -109,19 +98,23 @@ def _operators(model: ir.Model) -> Iterator[Fault]:
                     "Give the model a function with its body",
                 )
                 continue
-            schema = schema_of(node.op_type, domain, opsets.get(domain, 0))
+            schema = signature_of(node.op_type, domain, opsets.get(domain, 0))
             if schema is not None and schema.deprecated:
                 yield Fault(
                     node_label(node),
                     f"opset {opsets[domain]} no longer has this operator (last in version "
-                    f"{schema.since_version - 1})",
+                    f"{schema.since - 1})",
                     "Use its successor",
                 )
 
 
 def _arity(model: ir.Model) -> Iterator[Fault]:
     for graph, opsets in bodies(model):
+        sound: set[tuple[str, str, int, int]] = set()  # forms without attributes that are in order
         for node in graph:
+            form = (node.op_type, node.domain, len(node.inputs), len(node.outputs))
+            if form in sound and not node.attributes and None not in node.inputs:
+                continue  # no input is absent, and no attribute is required
             function = model.functions.get(node.op_identifier())
             if function is not None:
                 if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(
@@ -134,25 +127,27 @@ def _arity(model: ir.Model) -> Iterator[Fault]:
                     )
                 continue
             domain = domain_of(node)
-            schema = schema_of(node.op_type, domain, opsets.get(domain, 0))
+            schema = signature_of(node.op_type, domain, opsets.get(domain, 0))
             if schema is not None and not schema.deprecated:
-                yield from _arity_of(node, schema)
+                faults = [*_arity_of(node, schema)]
+                yield from faults
+                if not faults and not node.attributes:
+                    sound.add(form)
 
 
-def _arity_of(node: ir.Node, schema: OpSchema) -> Iterator[Fault]:
-    for what, values, low, high in (
-        ("inputs", node.inputs, schema.min_input, schema.max_input),
-        ("outputs", node.outputs, schema.min_output, schema.max_output),
+def _arity_of(node: ir.Node, schema: Signature) -> Iterator[Fault]:
+    for what, values, (low, high) in (
+        ("inputs", node.inputs, schema.num_inputs),
+        ("outputs", node.outputs, schema.num_outputs),
     ):
         if not low <= len(values) <= high:
             allowed = str(low) if low == high else f"{low} to {high}"
             yield Fault(node_label(node), f"{len(values)} {what}", f"The operator has {allowed}")
-    for index, formal in enumerate(schema.inputs[: len(node.inputs)]):
-        single = formal.option == OpSchema.FormalParameterOption.Single
-        if single and node.inputs[index] is None:
+    for value, formal in zip(node.inputs, schema.inputs, strict=False):
+        if value is None and formal.single:
             yield Fault(node_label(node), f"input {formal.name} is absent", "It is required")
-    for name, attribute in schema.attributes.items():
-        if attribute.required and name not in node.attributes:
+    for name in schema.required:
+        if name not in node.attributes:
             yield Fault(node_label(node), f"attribute {name} is absent", "It is required")
     for name in node.attributes:
         if name not in schema.attributes:

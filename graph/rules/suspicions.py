@@ -79,8 +79,18 @@ def _cosine_batch(model: ir.Model) -> Iterator[Fault]:
 
 
 RULES = (
-    Rule("angles", "angles of rotary embeddings are fp32", _angles),
-    Rule("causal offset", "is_causal knows how many keys precede the queries", _causal),
-    Rule("half sums", "fp16 numbers are not summed as fp16", _half_sums),
-    Rule("rotary batch", "rotary caches have the batch of their input", _cosine_batch),
+    Rule("angles", "angles of rotary embeddings are fp32", _angles, ("Sin", "Cos")),
+    Rule(
+        "causal offset",
+        "is_causal knows how many keys precede the queries",
+        _causal,
+        ("Attention",),
+    ),
+    Rule("half sums", "fp16 numbers are not summed as fp16", _half_sums, tuple(sorted(_SUMS))),
+    Rule(
+        "rotary batch",
+        "rotary caches have the batch of their input",
+        _cosine_batch,
+        ("RotaryEmbedding",),
+    ),
 )

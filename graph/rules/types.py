@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ...core.errors import UsageError
 from ..dtype_rules import Operation, Types, output_types
 from ..type_names import DataType, type_name
-from .rule import Fault, Rule, domain_of, node_label
+from .rule import Fault, Rule, domain_of, node_label, subgraphs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,14 @@ ONE_TYPE = (
     OneType("Attention", (0, 1), "TensorRT's attention has one type for query and key"),
     OneType("Attention", (0, 2), "TensorRT's attention has one type for query and value"),
 )
+_ONE_TYPE = frozenset(row.operator for row in ONE_TYPE)
 
 
 def _typed(model: ir.Model) -> Iterator[Fault]:
     for value in model.graph.inputs:
         if value.type is None or (isinstance(value.type, ir.TensorType) and value.shape is None):
             yield Fault(f"graph input {value.name!r}", "it has no declared type and rank")
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in (model.graph, *subgraphs_of(model.graph)):
         for node in graph:
             for value in node.outputs:
                 if value.name and value.type is None:
@@ -46,7 +47,7 @@ def _typed(model: ir.Model) -> Iterator[Fault]:
 
 def _agree(model: ir.Model) -> Iterator[Fault]:
     opsets = dict(model.opset_imports)
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in (model.graph, *subgraphs_of(model.graph)):
         types = {v: v.dtype for v in graph.inputs}
         yield from _agree_in(model, graph, opsets, types, "")
 
@@ -59,26 +60,33 @@ def _agree_in(
     caller: str,
 ) -> Iterator[Fault]:
     """Follow the types through `graph`; in a function body they come from the caller's inputs."""
+    plain: dict[tuple[str, str, Types, int], Types] = {}  # results for nodes without attributes
     for node in graph:
         inputs = tuple(None if v is None else types.get(v) or _declared(v) for v in node.inputs)
-        where = f"{caller}{node_label(node)}"
-        function = model.functions.get(node.op_identifier())
+        function = model.functions.get(node.op_identifier()) if model.functions else None
         if function is None:
-            try:
-                given = output_types(_operation(node, opsets), inputs, strict=True)
-            except UsageError as error:
-                yield Fault(where, f"{error.asked} has {error.found}", error.fix)
-                given = (None,) * len(node.outputs)
+            key = (node.op_type, node.domain, inputs, len(node.outputs))
+            given: Types | None = None if node.attributes else plain.get(key)
+            if given is None:
+                try:
+                    given = output_types(_operation(node, opsets), inputs, strict=True)
+                    if not node.attributes:
+                        plain[key] = given
+                except UsageError as error:
+                    where = f"{caller}{node_label(node)}"
+                    yield Fault(where, f"{error.asked} has {error.found}", error.fix)
+                    given = (None,) * len(node.outputs)
         else:
             inner = dict(zip(function.inputs, inputs, strict=False))
             scope = {**opsets, **function.opset_imports}
+            where = f"{caller}{node_label(node)}"
             yield from _agree_in(model, function, scope, inner, f"{where}, body: ")
             given = tuple(inner.get(v) for v in function.outputs)
         for value, dtype in zip(node.outputs, given, strict=False):
             declared = _declared(value)
             if dtype and declared and dtype != declared:
                 yield Fault(
-                    f"value {value.name!r} of {where}",
+                    f"value {value.name!r} of {caller}{node_label(node)}",
                     f"declared {type_name(declared)}, but the operator gives {type_name(dtype)}",
                     "Correct the declared type or insert a Cast",
                 )
@@ -99,13 +107,13 @@ def _operation(node: ir.Node, opsets: dict[str, int]) -> Operation:
 
 
 def _one_type(model: ir.Model) -> Iterator[Fault]:
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in (model.graph, *subgraphs_of(model.graph)):
         for node in graph:
+            if node.op_type not in _ONE_TYPE or domain_of(node):
+                continue
             inputs: Types = tuple(None if v is None else _declared(v) for v in node.inputs)
             for row in ONE_TYPE:
-                if (node.op_type, domain_of(node)) != (row.operator, "") or len(
-                    inputs
-                ) <= row.inputs[1]:
+                if node.op_type != row.operator or len(inputs) <= row.inputs[1]:
                     continue
                 first, second = (inputs[i] for i in row.inputs)
                 if first and second and first != second:

@@ -7,10 +7,10 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path, PurePosixPath
 
 from ...core.errors import UnavailableError, UsageError
+from ...core.whole_file import whole_file
 
 PACKAGE = "package:"
 
@@ -59,15 +59,10 @@ def _join(parts: list[Path], target: Path, source: str) -> None:
     """Write the whole file or none."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(suffix=".partial", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as whole:
-                for part in parts:
-                    with part.open("rb") as piece:
-                        shutil.copyfileobj(piece, whole, 1 << 20)
-            Path(name).replace(target)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        with whole_file(target) as whole:
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, whole, 1 << 20)
     except OSError as error:
         raise UsageError(
             f"checkpoint {source}",

@@ -10,12 +10,12 @@ from blockforge.core.bundle import write_bundle
 from blockforge.core.partial import partial_folder, sweep
 
 WRITER = """
-import sys, time, pathlib
+import sys
 from blockforge.core.bundle import write_bundle
 with write_bundle(sys.argv[1]) as folder:
     (folder / "half").write_text("x")
     print(folder, flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -23,8 +23,9 @@ with write_bundle(sys.argv[1]) as folder:
 def writer(tmp_path):
     """A process in the middle of writing tmp_path/b."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "b")], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", WRITER, str(tmp_path / "b")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdout.readline()
     yield process
     process.kill()

@@ -11,7 +11,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
+
+BUILD_SECONDS = 300  # a build that takes longer ends the server
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,10 @@ class Builder:
             request = {"model": base64.b64encode(model).decode(), "arch": arch, "sizes": sizes}
             self.server.stdin.write(json.dumps(request) + "\n")
             self.server.stdin.flush()
+            patience = threading.Timer(BUILD_SECONDS, self.server.kill)
+            patience.start()
             answer = json.loads(self.server.stdout.readline())
+            patience.cancel()
             self.known[key] = Outcome(**answer | {"warnings": tuple(answer["warnings"])})
         return self.known[key]
 

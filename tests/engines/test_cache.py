@@ -15,7 +15,15 @@ from engine_graphs import HIDDEN, Chain, write
 from blockforge.core.errors import UsageError
 from blockforge.core.shapes import ShapeRange
 from blockforge.engines import building
-from blockforge.engines.cache import EngineCache, Key, bytes_from_text, key_of, open_cache, store
+from blockforge.engines.cache import (
+    EngineCache,
+    Key,
+    bytes_from_text,
+    key_of,
+    open_cache,
+    settled_parts,
+    store,
+)
 from blockforge.engines.compile import BuildOptions, CompileRequest, compile_engine, dry_run
 from blockforge.engines.target import Target
 
@@ -173,8 +181,9 @@ def test_a_full_disk_where_the_engine_goes_is_one_error(cache, files, out):
 
 
 WRITERS = """
-import sys, pathlib
+import signal, sys, pathlib
 from blockforge.engines.cache import EngineCache, Key
+signal.alarm(300)  # whoever started it may be gone
 folder, files = pathlib.Path(sys.argv[1]), {"plan": pathlib.Path(sys.argv[2])}
 cache, n = EngineCache(folder, int(sys.argv[3])), 0
 print("go", flush=True)
@@ -243,7 +252,7 @@ def test_killed_at_any_moment_it_holds_only_whole_entries(tmp_path):
 
 def key_in(folder):
     graph = (folder / "model.onnx").read_bytes()
-    return key_of(graph, folder, runtime="r 1", architectures=["sm89"])
+    return key_of(graph, folder, settled_parts(runtime="r 1", architectures=["sm89"]))
 
 
 def test_the_key_reads_the_weights_and_nothing_beside_them(tmp_path):

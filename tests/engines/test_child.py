@@ -69,10 +69,9 @@ def test_a_child_that_never_reads_is_no_hang():
 
 
 def test_time_is_up_even_while_the_child_talks():
-    start = time.monotonic()
+    talk = "for _ in range(6000): emit(event='step'); time.sleep(0.01)\nemit(event='done')"
     with pytest.raises(BuildError, match=r"no result after 0\.5 s"):
-        run("while True: emit(event='step'); time.sleep(0.01)", timeout_seconds=0.5)
-    assert time.monotonic() - start < 10
+        run(talk, timeout_seconds=0.5)
 
 
 def is_running(pid):
@@ -83,25 +82,25 @@ def is_running(pid):
         return False
 
 
-def ends(pid, seconds=10):
+def ends(pid, seconds=60):
     end = time.monotonic() + seconds
     while is_running(pid) and time.monotonic() < end:
         time.sleep(0.02)
     return not is_running(pid)
 
 
-def test_an_exception_of_the_listener_ends_the_child():
+def test_an_exception_of_the_listener_ends_the_child(tmp_path):
     pids = []
 
     def fail(event):
         pids.append(event["pid"])
         raise KeyError("listener")
 
-    body = "emit(event='step', pid=os.getpid()); time.sleep(60)"
-    start = time.monotonic()
+    ended = tmp_path / "ended"  # by itself
+    body = f"emit(event='step', pid=os.getpid()); time.sleep(60); open({str(ended)!r}, 'w')"
     with pytest.raises(KeyError):
         run_job("x", {}, fail, command=(sys.executable, "-c", PRELUDE + body))
-    assert not is_running(pids[0]) and time.monotonic() - start < 30
+    assert not is_running(pids[0]) and not ended.exists()
 
 
 GUARD = "import os, sys, threading, time; from blockforge.engines import build_child as b; "
@@ -110,7 +109,7 @@ GUARD = "import os, sys, threading, time; from blockforge.engines import build_c
 def test_linux_ends_the_child_of_a_dead_parent():
     """Even where native code holds every thread: this one only sleeps, and reads no lifeline."""
     child = (
-        GUARD + "b._die_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+        GUARD + "b._die_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(300)"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
@@ -121,10 +120,12 @@ def test_linux_ends_the_child_of_a_dead_parent():
 
 
 def test_a_closed_lifeline_ends_the_child():
-    body = GUARD + "threading.Thread(target=b._watch_lifeline, daemon=True).start(); time.sleep(60)"
+    body = (
+        GUARD + "threading.Thread(target=b._watch_lifeline, daemon=True).start(); time.sleep(300)"
+    )
     process = subprocess.Popen([sys.executable, "-c", body], stdin=subprocess.PIPE)
     process.stdin.close()
-    assert process.wait(timeout=20) == 1
+    assert process.wait(timeout=120) == 1
 
 
 def test_native_output_does_not_mix_with_events():

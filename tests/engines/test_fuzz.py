@@ -50,11 +50,11 @@ def edge(name, dims=(8,)):
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_nodes_take_linear_time(count, tmp_path):
-    """About 0.4 ms of processor time a node."""
+    """About 40 microseconds of processor time a node."""
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(count)]
     start = time.process_time()
     report = look(helper.make_graph(nodes, "g", [edge("v0")], [edge(f"v{count}")]), tmp_path)
-    assert report.passed and time.process_time() - start < 2e-3 * count
+    assert report.passed and time.process_time() - start < 3e-4 * count
 
 
 def test_huge_dimensions(tmp_path):
@@ -72,6 +72,19 @@ def field(number, content):
         size >>= 7
         if not size:
             return bytes([number << 3 | 2]) + bytes(length) + content
+
+
+def test_a_name_that_is_no_text_inside_a_function(tmp_path):
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("own", 1)]
+    body = [helper.make_node("Relu", ["a"], ["b"])]
+    function = helper.make_function("own", "F", ["a"], ["b"], body, opsets)
+    node = helper.make_node("F", ["x"], ["y"], domain="own")
+    graph = helper.make_graph([node], "g", [edge("x")], [edge("y")])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11, functions=[function])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"Relu", b"Re\xe9u"))
+    with pytest.raises(ArtefactError, match="no text"):
+        preflight(path, RTX)
 
 
 @pytest.mark.parametrize("depth", [200, 5000])

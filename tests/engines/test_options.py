@@ -1,11 +1,15 @@
 """Build options: those that TensorRT-RTX has are built for real, those it lacks are named, and the table tells which."""
 
 import dataclasses
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from engine_graphs import HIDDEN, Chain, write
+from typer.testing import CliRunner
 
+from blockforge.cli import app
 from blockforge.core.errors import UnavailableError, UsageError
 from blockforge.core.shapes import ShapeRange
 from blockforge.engines import building
@@ -17,6 +21,7 @@ from blockforge.engines.options import DIFFERENCES, check_options
 from blockforge.engines.options_table import with_table
 from blockforge.engines.target import Target
 from blockforge.engines.tensorrt_api import FEATURES, load_api
+from blockforge.schemas import schema_of
 
 ROOT = Path(__file__).parents[2]
 RTX = Target.parse("tensorrt-rtx:sm89")
@@ -177,6 +182,22 @@ def test_verbosity_decides_what_is_heard(model, tmp_path, caplog):
     compile_engine(request(model, tmp_path, verbosity="verbose"))
     assert len(caplog.records) > 10 * quiet
     assert not any("Layers:" in record.getMessage() for record in caplog.records)
+
+
+def test_a_lone_plan_says_how_it_was_built(model, plain, tmp_path):
+    """Beside the plan and in the record: the same options; a plan built by default names none."""
+    asked = request(model, tmp_path, tf32=True, optimization_level=1, verbosity="info")
+    record = compile_engine(asked)
+    assert record.options == {"tf32": True, "optimization_level": 1}
+    assert load_layers(tmp_path / record.layers).options == record.options
+    command = ["inspect", str(tmp_path / record.path)]
+    shown = CliRunner().invoke(app, [*command, "--json"])
+    (body,) = json.loads(shown.stdout)
+    jsonschema.validate([body], schema_of("inspect"))
+    assert body["options"] == record.options
+    words = " ".join(CliRunner().invoke(app, command).stdout.split())
+    assert "built with optimization_level 1, tf32 on" in words
+    assert plain.options == {}
 
 
 def test_a_dry_run_says_what_would_be_built_and_builds_nothing(model, tmp_path, monkeypatch):

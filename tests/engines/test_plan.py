@@ -124,6 +124,22 @@ def test_a_kernel_without_nodes_belongs_to_its_data():
     assert kernel_blocks([kernel("Gather", reads=("v",)), kernel(reads=("x",))]) == [None, None]
 
 
+def test_a_kernel_without_nodes_or_names_belongs_between_its_neighbours():
+    """ONNX Runtime's own nodes: a fused gate inside a block is the block's, one between two blocks is nobody's."""
+    own = kernel(writes=("",))
+    first, second = kernel("layers.0.mlp/MatMul"), kernel("layers.1.mlp/MatMul")
+    outside, other = kernel("head/MatMul"), kernel("embed/Gather")
+    ran = [own, other, first, own, own, first, own, second, own, outside, own]
+    assert kernel_blocks(ran) == [None, None, 0, 0, 0, 0, None, 1, None, None, None]
+    named = [
+        first,
+        kernel(writes=("t",)),
+        kernel(),
+        first,
+    ]  # TensorRT's copy that nobody reads, and its events
+    assert kernel_blocks(named) == [0, None, None, 0]
+
+
 def test_first_and_last_block_do_not_count_where_there_are_inner_ones():
     heavy_ends = (
         [kernel("layers.0/Add")] * 9 + [kernel("layers.1/Add")] * 2 + [kernel("layers.2/Add")] * 7

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from engine_graphs import HIDDEN, Chain, model_of, write
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from preflight_cases import attention, quantised
 from typer.testing import CliRunner
 
@@ -269,4 +269,77 @@ def test_compile_sorts_what_is_not_and_refuses_a_circle(tmp_path):
     legal, _ = legalize(load_model(stored(unsorted, tmp_path)), RTX)
     assert [n.name for n in legal.graph] == ["2", "1"]
     with pytest.raises(BuildError, match="circle"):
-        legalize(load_model(stored(STRUCTURE["cycle"][0], tmp_path)), RTX)
+        legalize(load_model(stored(STRUCTURE["cycle"][0], tmp_path), allow_circles=True), RTX)
+
+
+# ---- what a graph leaves out
+
+
+def declared(folder, nodes, ins, outs, weights=(), opset=24):
+    """A model stored as it is: no shape is inferred. ins and outs: name -> (ONNX type or 0, dims or None)."""
+    edges = [
+        [helper.make_tensor_value_info(n, t, d) for n, (t, d) in e.items()] for e in (ins, outs)
+    ]
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in dict(weights).items()]
+    graph = helper.make_graph(list(nodes), "g", *edges, tensors)
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    return stored(model.SerializeToString(), folder)
+
+
+def unlabelled_rotary(folder, batch):
+    """RotaryEmbedding whose cos and sin [batch, S, 32] come from nodes that declare nothing, as exporters write them."""
+    nodes = [
+        helper.make_node("Cos", ["angles"], ["c"]),
+        helper.make_node("Sin", ["angles"], ["s"]),
+        helper.make_node("RotaryEmbedding", ["x", "c", "s"], ["y"], name="rope"),
+    ]
+    x = (1, ["b", 2, "s", 64])
+    return declared(folder, nodes, {"x": x, "angles": (1, [batch, "s", 32])}, {"y": (1, None)})
+
+
+def test_a_form_behind_undeclared_shapes_is_found_and_legalised(tmp_path):
+    path = unlabelled_rotary(tmp_path, 1)
+    report = preflight(path, RTX)
+    assert {(f.rule, f.legalized) for f in report.findings} >= {("rotary.batch", True)}
+    _, changed = legalize(load_model(path), RTX)
+    assert [line for line in changed if "expanded to the batch" in line]
+    near = unlabelled_rotary(tmp_path, "b")
+    assert "rotary.batch" not in rules(preflight(near, RTX))
+    assert not legalize(load_model(near), RTX)[1]
+
+
+def test_an_output_needs_no_shape_but_an_input_does(tmp_path):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    assert preflight(declared(tmp_path, [node], {"x": (1, ["b", 8])}, {"y": (1, None)}), RTX).passed
+    report = preflight(declared(tmp_path, [node], {"x": (1, None)}, {"y": (1, ["b", 8])}), RTX)
+    assert [(f.rule, f.node) for f in report.failures] == [("input.undeclared", "input 'x'")]
+
+
+@pytest.mark.parametrize("name", ["INT16", "UINT32", "STRING", "COMPLEX64", "FLOAT8E5M2"])
+def test_a_type_that_tensorrt_lacks_names_the_input(name, tmp_path):
+    kind = TensorProto.DataType.Value(name)
+    node = helper.make_node("Identity", ["x"], ["y"])
+    path = declared(tmp_path, [node], {"x": (kind, ["b"])}, {"y": (kind, ["b"])})
+    done = run(
+        path, "-t", "tensorrt-rtx:sm89", "--min", "x:1", "--opt", "x:2", "--max", "x:4", "--json"
+    )
+    assert done.exit_code == 1
+    (report,) = json.loads(done.stdout)
+    assert [(f["rule"], f["node"]) for f in report["findings"] if f["fails"]] == [
+        ("type.unknown", "x")
+    ]
+
+
+def test_a_circle_is_a_finding_and_recursion_an_error(tmp_path):
+    assert rules(preflight(stored(STRUCTURE["cycle"][0], tmp_path), RTX), failing=True) == {
+        "graph.order"
+    }
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("f", 1)]
+    call = [helper.make_node("A", ["x"], ["y"], domain="f")]
+    function = helper.make_function("f", "A", ["x"], ["y"], call, opsets)
+    infos = [helper.make_tensor_value_info(n, 1, [8]) for n in "xy"]
+    graph = helper.make_graph(call, "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11, functions=[function])
+    with pytest.raises(ArtefactError, match="calls itself"):
+        preflight(stored(model.SerializeToString(), tmp_path), RTX)

@@ -107,14 +107,14 @@ def test_axes_of_one_name_have_one_size():
         TensorRecord(name=n, dtype="int64", dims=("batch", "sequence")) for n in ("ids", "mask")
     ]
     ids = np.zeros((2, 3), np.int64)
-    assert list(check_feeds({"mask": ids, "ids": ids}, records, None)) == ["ids", "mask"]
+    assert list(check_feeds({"mask": ids, "ids": ids}, records, ())) == ["ids", "mask"]
     with pytest.raises(UsageError, match=r"'mask'.*axis 1 \(sequence\) has 4, ids has 3"):
-        check_feeds({"ids": ids, "mask": np.zeros((2, 4), np.int64)}, records, None)
+        check_feeds({"ids": ids, "mask": np.zeros((2, 4), np.int64)}, records, ())
 
 
 def test_a_scalar_stays_a_scalar():
     record = TensorRecord(name="n", dtype="int64", dims=())
-    assert check_feeds({"n": np.int64(3)}, [record], None)["n"].shape == ()
+    assert check_feeds({"n": np.int64(3)}, [record], ())["n"].shape == ()
 
 
 def test_a_closed_session_says_so(bundle):

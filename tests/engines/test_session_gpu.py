@@ -109,7 +109,8 @@ def test_threads(plan):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive()
     assert not wrong
 
 

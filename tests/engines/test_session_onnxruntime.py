@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 
 import ml_dtypes
 import numpy as np
@@ -175,13 +176,15 @@ def test_a_shape_that_depends_on_values_is_checked_by_the_runtime(tmp_path):
 def test_nodes_are_timed_by_a_callback(path, x, truth):
     heard = {}
     with Session(path) as session:
+        start = time.monotonic()
         results = session.run({"hidden_states": x}, on_layer=heard.__setitem__)
+        whole = time.monotonic() - start
         close_to(results["output"], truth)
         close_to(session.run({"hidden_states": x})["output"], truth)
         with pytest.raises(UsageError, match="inside a run"):
             session.run({"hidden_states": x}, on_layer=lambda *_: session.close())
     assert "layers.0.self_attn.q_proj" in {name.split("/")[0] for name in heard}
-    assert all(0 <= seconds < 1 for seconds in heard.values()) and sum(heard.values()) > 0
+    assert min(heard.values()) >= 0 and 0 < sum(heard.values()) < whole
 
 
 @pytest.mark.parametrize(
@@ -220,7 +223,8 @@ def test_threads_share_a_session(path, x):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
+            assert not thread.is_alive()
         assert not wrong and 1 <= session.counts["contexts"] <= 2
 
 
@@ -230,13 +234,13 @@ def test_close_waits_for_a_run_and_refuses_the_next(path, x, monkeypatch):
 
     def on_layer(*_):
         inside.set()
-        assert release.wait(10)
+        assert release.wait(60)
 
     runner = threading.Thread(
         target=lambda: outcome.append(session.run({"hidden_states": x}, on_layer=on_layer))
     )
     runner.start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     with pytest.raises(UnavailableError, match=r"busy for 0.05 s.*wait_seconds"):
         session.run({"hidden_states": x})
     with pytest.raises(UnavailableError, match="still going"):
@@ -244,7 +248,7 @@ def test_close_waits_for_a_run_and_refuses_the_next(path, x, monkeypatch):
     with pytest.raises(UsageError, match="closed"):
         session.run({"hidden_states": x})
     release.set()
-    runner.join(30)
+    runner.join(60)
     session.close()
     session.close()
     assert outcome

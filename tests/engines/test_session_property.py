@@ -168,6 +168,7 @@ class Sessions(RuleBasedStateMachine):
             self.session = None
         for worker in workers:
             worker.join(60)
+            assert not worker.is_alive()
         assert not wrong
 
     @rule()

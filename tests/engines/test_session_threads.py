@@ -25,8 +25,8 @@ class Gate:
 
         def held(stream):
             if threading.current_thread() is not threading.main_thread():
-                self.inside.wait(10)
-                assert self.open.wait(10)
+                self.inside.wait(60)
+                assert self.open.wait(60)
             synchronize(stream)
 
         rig.patch.setattr(rig.cuda, "synchronize", held)
@@ -59,7 +59,7 @@ def refused(session, outcomes):
 
 def joined(threads):
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -67,7 +67,7 @@ def test_each_thread_has_a_context_of_its_own(rig):
     with rig.open(contexts=3) as session:
         gate = Gate(rig, 3)
         threads, outcomes = started(session, 3)
-        gate.inside.wait(10)
+        gate.inside.wait(60)
         assert session.counts["contexts"] == 3
         gate.open.set()
         joined(threads)
@@ -82,7 +82,7 @@ def test_a_thread_that_waits_too_long_is_told(rig):
     with rig.open(contexts=1, wait_seconds=0.05) as session:
         gate = Gate(rig, 1)
         threads, outcomes = started(session, 1)
-        gate.inside.wait(10)
+        gate.inside.wait(60)
         with pytest.raises(UnavailableError, match=r"all 1 context\(s\) have been busy for 0.05 s"):
             session.run({"x": numbers(1, 1)})
         with pytest.raises(UnavailableError, match=r"refit.*busy for 0.05 s"):
@@ -101,7 +101,7 @@ def test_close_waits_for_runs_in_progress(rig):
     session = rig.open(contexts=2)
     gate = Gate(rig, 2)
     threads, outcomes = started(session, 2)
-    gate.inside.wait(10)
+    gate.inside.wait(60)
     waiting, late = started(session, 1)  # no context left: it waits, and is refused at the close
     waiting.append(threading.Thread(target=refused, args=(session, late)))
     waiting[-1].start()

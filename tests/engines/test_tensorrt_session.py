@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from blockforge.core.errors import ArtefactError, BuildError
+from blockforge.core.errors import ArtefactError, BuildError, UsageError
 from blockforge.engines import tensorrt_session
 from blockforge.engines.tensorrt_session import TensorRTRunner
 
@@ -80,6 +80,7 @@ def runner(tmp_path, monkeypatch):
     engine = SimpleNamespace(
         create_execution_context=lambda: FakeContext(device, sinks[0]),
         num_io_tensors=2,
+        num_optimization_profiles=1,
         get_tensor_name=lambda index: "xy"[index],
         get_tensor_mode=lambda name: {"x": "in", "y": "out"}[name],
         get_tensor_dtype=lambda name: SimpleNamespace(name="HALF"),
@@ -130,6 +131,37 @@ def test_a_refusal_frees_and_quotes(runner, x, words):
     assert not runner.device.memory
     good = np.ones((1, 2), np.float16)
     np.testing.assert_array_equal(session.run({"x": good})["y"], 2 * good)
+
+
+def test_it_runs_with_the_profile_that_fits(runner):
+    """Rows 1 to 4 of two columns, or up to 64 of one; x -> the profile that was active at the launch."""
+    sizes = [((1, 2), (2, 2), (4, 2)), ((1, 1), (8, 1), (64, 1))]
+    session, launched = runner.open(), []
+    engine, context = session._engine, session._context
+    engine.num_optimization_profiles = 2
+    engine.get_tensor_shape = lambda name: (-1, -1)
+    engine.get_tensor_profile_shape = lambda name, index: sizes[index]
+    context.active_optimization_profile = 0
+
+    def switch(index, stream):
+        assert stream == 7
+        context.active_optimization_profile = index
+
+    def set_shape(name, shape):
+        low, _, high = sizes[context.active_optimization_profile]
+        context.shape = shape
+        return all(a <= s <= b for a, s, b in zip(low, shape, high, strict=True))
+
+    context.set_optimization_profile_async = switch
+    context.set_input_shape = set_shape
+    for shape in ((2, 2), (3, 1), (64, 1), (4, 2)):
+        x = np.ones(shape, np.float16)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], 2 * x)
+        launched.append(context.active_optimization_profile)
+    assert launched == [0, 1, 1, 0]
+    with pytest.raises(UsageError, match=r"none of the 2 profiles.*profile 0.*profile 1"):
+        session.run({"x": np.ones((5, 2), np.float16)})
+    assert not runner.device.memory
 
 
 def test_a_plan_of_another_version_is_an_artefact_error(runner):

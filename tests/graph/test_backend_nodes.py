@@ -14,6 +14,7 @@ from onnx.backend.test.case.test_case import TestCase as Case
 
 from blockforge.core.errors import UsageError
 from blockforge.graph.evaluator import TypedEvaluator
+from blockforge.graph.evaluator.sizes import COUNTS, elements
 from blockforge.graph.type_names import DataType
 from blockforge.graph.values import Narrow, Value, data_type_of, value_from_numpy
 
@@ -120,10 +121,15 @@ def run_case(case: Case) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, tuple[str, str]]:
+def cases() -> list[Case]:
+    return [case for case in collect_testcases(None) if case.model is not None]
+
+
+@pytest.fixture(scope="module")
+def outcomes(cases) -> dict[str, tuple[str, str]]:
     """Name of the case -> ("ok", ""), ("differs", how), ("error", what) or ("unknown", operator)."""
     found = {}
-    for case in collect_testcases(None):
+    for case in cases:
         name = case.name.removeprefix("test_")
         try:
             wrong = run_case(case)
@@ -157,3 +163,29 @@ def test_each_deliberate_difference_is_one(outcomes):
 def test_unknown_operators_are_the_listed_ones(outcomes):
     unknown = {o[1] for o in outcomes.values() if o[0] == "unknown"}
     assert unknown == set().union(*UNKNOWN.values())
+
+
+def test_no_estimate_of_a_size_is_below_the_truth(cases):
+    """The elements that the evaluator expects before it computes, for the operators that can make more than they are given."""
+    checked = set()
+    for case in cases:
+        if len(case.model.graph.node) != 1 or case.model.functions or not case.data_sets:
+            continue
+        (node,) = case.model.graph.node
+        if node.op_type not in COUNTS or node.domain:
+            continue
+        try:
+            named = dict(
+                zip(
+                    (i.name for i in case.model.graph.input),
+                    map(as_value, case.data_sets[0][0]),
+                    strict=True,
+                )
+            )
+        except _StringsError:
+            continue
+        attributes = {a.name: ir.from_proto(a) for a in node.attribute}
+        found = elements(node.op_type, [named.get(name) for name in node.input], attributes)
+        assert found >= max(np.size(output) for output in case.data_sets[0][1]), case.name
+        checked.add(node.op_type)
+    assert len(checked) > 25

@@ -1,6 +1,9 @@
 """JSON Schemas: what commands print fits theirs, and what they would never print does not."""
 
+import dataclasses
 import json
+import math
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -13,6 +16,9 @@ from blockforge.core.bundle import seal, write_bundle
 from blockforge.core.errors import UsageError
 from blockforge.core.manifest import Manifest
 from blockforge.schemas import _TYPES, schema_of
+from blockforge.validate.divergence import Diff, Divergence
+from blockforge.validate.divergence.diagnosis import Cause
+from blockforge.validate.divergence.measure import LocalError
 
 from .report.pages import engine, manifest, save_kernels, variant, verdict
 
@@ -138,3 +144,29 @@ def test_what_trust_prints_fits(tmp_path, fits_schema):
     for command, *options in (("sign", "--key", str(tmp_path / "key.pem")), ("verify",)):
         done = CliRunner().invoke(app, [command, str(tmp_path / "b"), *options, "--json"])
         fits_schema(command, json.loads(done.stdout))
+
+
+def test_the_schema_of_diff_is_that_of_its_data(capsys, fits_schema):
+    """Every field of the dataclasses, no other but what JSON adds, and numbers that JSON has no sign for."""
+    schema = schema_of("diff")
+    error = LocalError(math.inf, "row", (0, 1), math.nan, 0.0, 2.0**-11)
+    cause = Cause("overflow", "it passes 65504", {"largest": math.inf, "rows": (1, 2)})
+    first = Divergence("y", "y", "n", "Add", ("n",), ("x",), error, cause)
+    for kind, found, more in (
+        (Diff, schema, {"equal"}),
+        (Divergence, schema["$defs"]["Divergence"], {"sentence"}),
+        (LocalError, schema["$defs"]["LocalError"], set()),
+        (Cause, schema["$defs"]["Cause"], set()),
+    ):
+        names = {field.name for field in dataclasses.fields(kind)} | more
+        assert set(found["properties"]) == set(found["required"]) == names
+        assert found["additionalProperties"] is False
+    whole = Diff("a", "b", "i", "names", 1, 1, 1, first, errors={"y": error}, repro=Path("r"))
+    body = printed(capsys, whole.as_dict())
+    fits_schema("diff", body)
+    assert (
+        body["errors"]["y"] == body["first"]["error"] and body["errors"]["y"]["over"] == "Infinity"
+    )
+    assert body["first"]["cause"]["facts"] == {"largest": "Infinity", "rows": [1, 2]}
+    assert body["first"]["sentence"] == first.sentence() and body["repro"] == "r"
+    assert body["equal"] is False and body["first"]["error_in"] is None

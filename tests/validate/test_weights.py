@@ -7,7 +7,7 @@ import pytest
 from blockforge.core.dtypes import DType
 from blockforge.core.manifest import GateRecord, VerdictRecord
 from blockforge.export.export import export_variant
-from blockforge.export.quantize.packed_file import pack_file
+from blockforge.export.linears.packed_file import pack_file
 from blockforge.model.checkpoints import preset_checkpoint
 from blockforge.validate.weights import GATE, gate_weights, unlike_weights
 

@@ -4,7 +4,6 @@ map values -> give each operator the other side's inputs -> local error against 
 -> the first beyond it -> cause -> smallest graph that shows it
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,16 +15,16 @@ from ...core.dtypes import DType
 from ...core.errors import UsageError
 from ...core.progress import Progress, Step, silent
 from ...core.shapes import Shape
-from ...graph.type_names import DataType, type_name
-from ...graph.values import WIDE_FLOATS
+from ...graph.type_names import type_name
+from ..compare import Finding
 from .diagnosis import Case, Cause, diagnose
 from .feeds import choose_feeds
-from .mapping import map_values
 from .measure import LocalError
 from .plan_side import PlanSide
 from .record import Diff, Divergence
 from .repro import write_repro
-from .sides import GraphSide, Side, survey
+from .settling import settle
+from .sides import GraphSide, SavedSide, Side
 from .totals import reported, totals_around
 from .units import unit_of
 from .values import compare_values
@@ -38,8 +37,8 @@ ALSO = 16
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """inputs: tensors of a file. shapes, seed: of seeded inputs. exact: the candidate graph computes in float64 too:
-    only what it means counts. dtype: the type that saved values were computed in, where their own type hides it.
-    tolerance: how many times the noise an operator may be off. repro: folder for the smallest graph.
+    only what it means counts. dtype: the type that saved values were computed in, where their own type hides it; it
+    overrides theirs. tolerance: how many times the noise an operator may be off. repro: folder for the smallest graph.
     """
 
     inputs: Mapping[str, torch.Tensor] | None = None
@@ -67,85 +66,58 @@ def diff(
         raise UsageError(
             f"tolerance {options.tolerance:g}", found="not positive", fix="1 is the noise"
         )
+    if isinstance(reference, SavedSide) and isinstance(candidate, SavedSide):
+        reference, candidate = reference.whole(), candidate.whole()
+    sides = (reference, candidate)
+    more = [
+        f"{side.label}: the first of its {1 + len(side.later)} sets is compared"
+        for side in sides
+        if isinstance(side, SavedSide) and side.later
+    ]
+    found = _compare(reference, candidate, options, progress)
+    return replace(found, notes=(*found.notes, *more))
+
+
+def _compare(reference: Side, candidate: Side, options: DiffOptions, progress: Progress) -> Diff:
     sides = (reference, candidate)
     feeds, source = choose_feeds(sides, options.inputs, options.shapes or {}, options.seed)
+    if not isinstance(candidate, GraphSide) and not isinstance(reference, GraphSide):
+        return compare_values(reference, candidate, feeds, source, options.dtype, options.tolerance)
     computed = [side.computes for side in sides if isinstance(side, PlanSide)]
     if options.dtype is None and computed:
         options = replace(options, dtype=computed[-1])
-    if not isinstance(candidate, GraphSide) and not isinstance(reference, GraphSide):
-        return compare_values(reference, candidate, feeds, source, options.dtype)
     graph_is_candidate = isinstance(candidate, GraphSide)
     graph, other = (candidate, reference) if graph_is_candidate else (reference, candidate)
     assert isinstance(graph, GraphSide)
-    setting = _settle(graph, other, feeds, options, graph_is_candidate, progress)
+    setting, findings = settle(
+        graph,
+        other,
+        feeds,
+        graph_is_candidate=graph_is_candidate,
+        exact=options.exact,
+        dtype=options.dtype,
+        tolerance=options.tolerance,
+        progress=progress,
+    )
     try:
         walked = walk(setting, progress)
         if walked.first is None:  # nothing to diagnose: the other side is not run again
             other.release()
-        return _conclude(setting, walked, source, options, progress)
+        return _conclude(setting, walked, findings, source, options, progress)
     finally:
         other.release()
 
 
-def _settle(
-    graph: GraphSide,
-    other: Side,
-    feeds: Mapping[str, torch.Tensor],
-    options: DiffOptions,
-    graph_is_candidate: bool,
-    progress: Progress,
-) -> Setting:
-    """Both sides run once to be mapped."""
-    progress(Step("run", 0, 2, graph.label))
-    exact = options.exact or not graph_is_candidate
-    kept = dict.fromkeys(reported(graph), torch.empty(0))
-    seen = survey(graph, feeds, exact=exact, kept=kept)
-    progress(Step("run", 1, 2, other.label))
-    theirs = survey(other, feeds, exact=options.exact or graph_is_candidate)
-    mapping = map_values(graph, other, seen, theirs)
-    if not mapping.pairs:
-        raise UsageError(
-            f"compare {graph.label} with {other.label}",
-            found="no value of one has a partner of its name and shape in the other",
-            fix="Compare graphs of one model; saved values need the graph's names",
-        )
-    mine, its = working_type(graph.model), None
-    if isinstance(other, GraphSide):
-        its = working_type(other.model)
-    unit = unit_of(its) if its is not None else 0.0
-    if options.dtype is not None:
-        unit = max(unit, unit_of(DataType(options.dtype.onnx)))
-    if not graph_is_candidate:
-        unit = max(unit, unit_of(mine))
-    return Setting(
-        graph=graph,
-        other=other,
-        mapping=mapping,
-        feeds=feeds,
-        seen=seen,
-        theirs=theirs,
-        kept={name: value for name, value in kept.items() if name in mapping.pairs},
-        graph_is_candidate=graph_is_candidate,
-        exact=options.exact,
-        same_type=mine == its and not options.exact,
-        other_unit=0.0 if options.exact or mine == its else unit,
-        tolerance=options.tolerance,
-    )
-
-
-def working_type(model: ir.Model) -> DataType | None:
-    """The floating type that most values of the graph have."""
-    counts = Counter(
-        v.dtype for node in model.graph for v in node.outputs if v.dtype in WIDE_FLOATS
-    )
-    counts += Counter(v.dtype for v in model.graph.initializers.values() if v.dtype in WIDE_FLOATS)
-    return counts.most_common(1)[0][0] if counts else None
-
-
 def _conclude(
-    setting: Setting, walked: Walked, source: str, options: DiffOptions, progress: Progress
+    setting: Setting,
+    walked: Walked,
+    findings: tuple[Finding, ...],
+    source: str,
+    options: DiffOptions,
+    progress: Progress,
 ) -> Diff:
     progress(Step("diagnose"))
+    excused = _explained(setting, walked, findings)
     first = walked.first
     differing = differing_weights(setting)
     notes = [f"{w.name}: {w.difference.text} ({w.difference.kind})" for w in differing[:ALSO]]
@@ -179,7 +151,12 @@ def _conclude(
         )[:ALSO],
         totals={n: totals[n] for n in reported(setting.graph) if n in totals},
         errors=walked.errors,
-        notes=(*notes, *_silent_differences(setting, found)),
+        notes=(
+            *notes,
+            *_silent_differences(setting, found),
+            *(f"{finding}; with equal inputs its operator gives the same" for finding in excused),
+        ),
+        findings=tuple(f for f in findings if f not in excused),
     )
     if options.repro is None or found is None or first is None:
         return result
@@ -187,6 +164,17 @@ def _conclude(
         first, setting.graph.model, found, options.repro, candidate=setting.graph_is_candidate
     )
     return replace(result, repro=options.repro, command=command)
+
+
+def _explained(setting: Setting, walked: Walked, findings: tuple[Finding, ...]) -> list[Finding]:
+    """Integers that rounding before them flipped, and numbers that only mask: their own operators gave the same."""
+    judged = {
+        name
+        for mine, their in setting.mapping.pairs.items()
+        if mine in walked.errors and not walked.errors[mine].diverged
+        for name in ({their} if setting.graph_is_candidate else {mine})
+    }
+    return [f for f in findings if f.rule in ("integers", "not finite") and f.output in judged]
 
 
 def _by_numbers(setting: Setting, first: Evidence) -> Divergence:

@@ -11,8 +11,9 @@ import torch
 
 from ...core.bundle import MANIFEST, Bundle
 from ...core.dtypes import DType, dtype_from_name
-from ...core.errors import ArtefactError, UnavailableError, UsageError
+from ...core.errors import UnavailableError, UsageError
 from ...core.manifest import EngineRecord, TensorRecord, VariantRecord
+from ...engines.engine_choice import plan_of
 from ...engines.requirements import check_runnable
 from ...engines.target import Target
 from ..runners import PlanRunner
@@ -62,14 +63,7 @@ def bundle_plan(
 ) -> PlanSide:
     """The bundle's engine for `target`; raises UnavailableError where it cannot run here, ArtefactError where there is none."""
     variant = bundle.manifest.variant(precision or None)
-    engine = next((e for e in variant.engines if e.target == target and e.path is not None), None)
-    if engine is None:
-        has = ", ".join(e.target for e in variant.engines if e.path is not None) or "none"
-        raise ArtefactError(
-            f"engine {target} ({variant.precision}) of {bundle.path}",
-            found=f"the bundle has {has}",
-            fix=f"blockforge compile {bundle.path} --target {target}",
-        )
+    engine = plan_of(bundle, variant, Target.parse(target))
     return _side(bundle, variant, engine, golden)
 
 

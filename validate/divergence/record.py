@@ -1,10 +1,13 @@
 """What a comparison found, as data: the first divergence, its cause, and how much was compared."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import GenericAlias
+from typing import Any
 
-from .body import DiffBody, DivergenceBody, LocalErrorBody
+from ..compare import Finding
+from ..derived_record import record_of
 from .diagnosis import Cause
 from .measure import LocalError
 
@@ -34,9 +37,11 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """equal: nothing lies beyond rounding. mapping: by "names" or "positions". compared of values: how many of the
+    """equal: nothing lies beyond rounding and no finding was made. mapping: by "names" or "positions". compared of values: how many of the
     graph's values had a partner. also: further values that diverge by themselves. totals: value -> relative rms
-    error when each side runs by itself (outputs, layers). errors: value -> local error over what is allowed.
+    error when each side runs by itself (outputs, layers). errors: value -> local error over what is allowed. findings:
+    rules that outputs, or arrays of a file, break whatever their errors: one that a side lacks, another shape or kind,
+    NaN, integers that differ.
     """
 
     reference: str
@@ -53,26 +58,33 @@ class Diff:
     notes: tuple[str, ...] = ()
     repro: Path | None = None
     command: str = ""
+    findings: tuple[Finding, ...] = ()
 
     @property
     def equal(self) -> bool:
-        return self.first is None
+        return self.first is None and not self.findings
 
     def as_dict(self) -> dict[str, object]:
         """For JSON: what DiffBody describes."""
-        first = None
+        plain = asdict(self) | {"equal": self.equal, "repro": self.repro and str(self.repro)}
         if self.first is not None:
-            known = asdict(self.first) | {"error": LocalErrorBody.of(self.first.error)}
-            first = DivergenceBody(**known, sentence=self.first.sentence())
-        same = {f.name: getattr(self, f.name) for f in fields(self)}
-        body = DiffBody(
-            **same
-            | {
-                "equal": self.equal,
-                "first": first,
-                "totals": dict(self.totals),
-                "errors": {name: LocalErrorBody.of(error) for name, error in self.errors.items()},
-                "repro": None if self.repro is None else str(self.repro),
-            }
-        )
-        return body.model_dump(mode="json")
+            plain["first"]["sentence"] = self.first.sentence()
+        found: dict[str, object] = DiffBody.model_validate(plain).model_dump(mode="json")
+        return found
+
+
+_ERROR = record_of(LocalError)
+_FIRST = record_of(
+    Divergence, changed={"error": _ERROR, "cause": record_of(Cause), "sentence": str}
+)
+# What `blockforge diff --json` prints.
+DiffBody: Any = record_of(
+    Diff,
+    changed={
+        "first": _FIRST | None,
+        "findings": GenericAlias(tuple, (record_of(Finding), ...)),
+        "errors": GenericAlias(dict, (str, _ERROR)),
+        "repro": str | None,
+        "equal": bool,
+    },
+)

@@ -137,11 +137,21 @@ class ModuleSide:
 
 @dataclass
 class SavedSide:
-    """values: everything that the file holds, inputs of the run among them perhaps."""
+    """values: everything that the file holds, inputs of the run among them perhaps. later: its further sets, which only
+    another file is compared with.
+    """
 
     label: str
     values: Mapping[str, torch.Tensor]
     inputs: tuple[TensorRecord, ...] = ()
+    later: tuple[Mapping[str, torch.Tensor], ...] = ()
+
+    def whole(self) -> "SavedSide":
+        """All sets as one: `logits`, `logits of set 2`, ..."""
+        values = dict(self.values)
+        for number, found in enumerate(self.later, 2):
+            values |= {f"{name} of set {number}": value for name, value in found.items()}
+        return SavedSide(self.label, values)
 
     def run(self, feeds: Feeds, show: Show, names: Collection[str] | None, *, exact: bool) -> None:
         for name, value in self.values.items():

@@ -4,7 +4,7 @@ model.onnx            the typed evaluator over that graph
 BUNDLE[:precision]    the bundle's graph in that precision (the first if none is named)
 BUNDLE:precision@target, or a .plan in a bundle    an engine, on its own GPU
 *.npz *.safetensors   saved values by name
-*.json                Polygraphy's RunResults or inputs (the first set)
+*.json                Polygraphy's RunResults or inputs (against another file every set, else the first)
 """
 
 from pathlib import Path
@@ -60,7 +60,8 @@ def open_source(text: str) -> GraphSide | PlanSide | SavedSide:
         bundle, named, target = plan_file(path)
         return bundle_plan(bundle, named, target, golden_inputs(bundle))
     if path.suffix in FORMATS:
-        return SavedSide(text, saved_tensors(path))
+        first, *later = _sets(path)
+        return SavedSide(text, first, later=tuple(later))
     if path.is_dir() and (path / MANIFEST).is_file():
         return open_bundle(path, precision)
     if path.suffix == ".onnx":
@@ -88,4 +89,11 @@ def _open_engine(text: str, target: str) -> PlanSide:
 
 def saved_tensors(path: Path) -> dict[str, torch.Tensor]:
     """The first set of tensors at `path`, by name; raises what validate.tensor_files raises."""
-    return {name: tensor_from_numpy(array) for name, array in load_tensors(path)[0].items()}
+    return _sets(path)[0]
+
+
+def _sets(path: Path) -> list[dict[str, torch.Tensor]]:
+    return [
+        {name: tensor_from_numpy(array) for name, array in arrays.items()}
+        for arrays in load_tensors(path)
+    ]

@@ -6,7 +6,9 @@ the region is run on them and judged, and values that nothing waits for are forg
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import onnx_ir as ir
 import torch
 
 from ...core.progress import Progress, Step, silent
@@ -23,7 +25,7 @@ DRAWS = 2
 _FINE = 2.0**-20  # fp32 and wider
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
     """graph: the side whose operators run. other: the side whose values are given.
 
@@ -67,9 +69,13 @@ class Setting:
         """What the other side, where it is a graph, computes its value `name` with."""
         if not isinstance(self.other, GraphSide) or name not in self.other.values:
             return None
-        other = self.other
-        mapped = {other.values[n] for n in self.mapping.pairs.values() if n in other.values}
-        return cut_region(other.values[name], mapped)
+        return cut_region(self.other.values[name], self._mapped_of_other)
+
+    @cached_property
+    def _mapped_of_other(self) -> set[ir.Value]:
+        assert isinstance(self.other, GraphSide)
+        values = self.other.values
+        return {values[n] for n in self.mapping.pairs.values() if n in values}
 
     def types(self) -> dict[str, DataType]:
         """The element type of every value that ran, for graphs that declare none."""

@@ -7,13 +7,14 @@ from .check import Check, limit_check, not_run
 def bench_checks(record: BenchRecord) -> tuple[Check, ...]:
     """Limits first, then the medians and ratios without one, then the engines that did not run here."""
     group = record.bundle
-    checks = [limit_check(group, gate) for gate in record.gates]
+    medians = {f"median of {r.side} at {sizes_text(r.sizes)}": r.median for r in record.latencies}
+    seconds = {f"{name}, ms,": median / 1000 for name, median in medians.items()}
+    checks = [limit_check(group, g, seconds=seconds.get(g.name)) for g in record.gates]
     known = {gate.name for gate in record.gates}
-    for row in record.latencies:
-        name = f"median of {row.side} at {sizes_text(row.sizes)}"
+    for name, median in medians.items():
         if f"{name}, ms," not in known:
-            reason = f"{row.median:.4g} ms; no limit is set"
-            checks.append(not_run(group, name, reason, seconds=row.median / 1000))
+            reason = f"{median:.4g} ms; no limit is set"
+            checks.append(not_run(group, name, reason, seconds=median / 1000))
     for ratio in record.ratios:
         name = f"ratio of {ratio.subject} to {ratio.baseline} at {sizes_text(ratio.sizes)}"
         if f"{name}, lower end of its interval," not in known:

@@ -7,13 +7,19 @@ from .check import Check, limit_check
 OVER = "error over what rounding explains"
 
 
-def diff_checks(diff: Diff) -> tuple[Check, ...]:
-    """The first divergence, which a weight may cause that no value shows, then every value in the graph's order."""
+def diff_checks(diff: Diff, *, seconds: float | None = None) -> tuple[Check, ...]:
+    """The first divergence, which a weight may cause that no value shows, each rule that an output breaks, then every
+    value in the graph's order.
+
+    seconds: that the comparison took, which finds the first.
+    """
     group = f"{diff.reference} - {diff.candidate}"
     if diff.first is None:
-        first = Check(group, "first divergence", "passed", f"none in {diff.compared} values")
+        first = Check(
+            group, "first divergence", "passed", f"none in {diff.compared} values", seconds
+        )
     else:
-        first = Check(group, "first divergence", "failed", diff.first.sentence())
+        first = Check(group, "first divergence", "failed", diff.first.sentence(), seconds)
     values = [
         limit_check(
             group,
@@ -27,4 +33,5 @@ def diff_checks(diff: Diff) -> tuple[Check, ...]:
         )
         for name, error in diff.errors.items()
     ]
-    return (first, *values)
+    broken = [Check(group, f"{f.output}: {f.rule}", "failed", str(f)) for f in diff.findings]
+    return (first, *broken, *values)

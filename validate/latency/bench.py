@@ -118,9 +118,12 @@ def _measured(
 
 
 def grid_of(subject: GraphSide, request: BenchRequest) -> list[dict[str, int]]:
-    """The size of every dynamic axis at each point; UsageError where an axis that was sized does not exist."""
-    assert subject.profile is not None, "a subject comes from a bundle"
-    ranges = axis_ranges(subject.inputs, subject.profile)
+    """The size of every dynamic axis at each point; UsageError where an axis that was sized does not exist.
+
+    Sizes that nobody named are the usual ones of the first profile that holds the others.
+    """
+    profiles = [axis_ranges(subject.inputs, profile) for profile in subject.profiles]
+    ranges = profiles[0]
     for option, axes, sizes in (
         ("batch", ("batch",), request.batches),
         ("sequence", SEQUENCES, request.sequences),
@@ -136,7 +139,10 @@ def grid_of(subject: GraphSide, request: BenchRequest) -> list[dict[str, int]]:
         request.batches or (None,), request.sequences or (None,)
     ):
         given = {"batch": batch, **dict.fromkeys(SEQUENCES, sequence)}
-        points.append({axis: given.get(axis) or opt for axis, (_, opt, _) in ranges.items()})
+        named = {axis: size for axis, size in given.items() if size and axis in ranges}
+        fitting = (p for p in profiles if all(p[a][0] <= n <= p[a][2] for a, n in named.items()))
+        usual = next(fitting, ranges)
+        points.append({axis: named.get(axis, opt) for axis, (_, opt, _) in usual.items()})
     return points
 
 

@@ -37,7 +37,7 @@ def feeds_for(side: Side, feeds: Feeds) -> dict[str, torch.Tensor]:
     types = {record.name: dtype_from_name(record.dtype) for record in side.inputs}
     given = {name: _as(tensor, types.get(name)) for name, tensor in feeds.items()}
     try:
-        check_feeds({n: numpy_from_tensor(t) for n, t in given.items()}, side.inputs, side.profile)
+        check_feeds({n: numpy_from_tensor(t) for n, t in given.items()}, side.inputs, side.profiles)
     except UsageError as error:
         raise UsageError(
             f"bench {side.label}: {error.asked}", found=error.found, fix=error.fix

@@ -43,10 +43,9 @@ class PlanWorkload(TensorRTRunner):
     def prepare(self, feeds: Feeds) -> None:
         """Upload and bind the inputs, give the outputs room and, for a graph, capture it."""
         self._unbind()
-        for name in self._inputs:
-            array = np.ascontiguousarray(numpy_from_tensor(feeds[name]))
-            if not self._context.set_input_shape(name, array.shape):
-                raise BuildError(f"input {name!r} of {array.shape}", found=str(self._said()))
+        arrays = {n: np.ascontiguousarray(numpy_from_tensor(feeds[n])) for n in self._inputs}
+        self._take({name: array.shape for name, array in arrays.items()})
+        for name, array in arrays.items():
             self._timer.upload(self._bind(self._bound, name, array.nbytes), array)
         for name in self._outputs:
             self._bind(self._bound, name, self._bytes_of(name))

@@ -10,7 +10,7 @@ from .workload import ClockName
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What to measure. Empty precisions: all; empty targets: the engines that run here; empty sizes: the profile's opt.
+    """What to measure. Empty precisions: all; empty targets: the engines that run here; empty sizes: a profile's opt.
 
     against: baselines, see sides.py. clock: for what runs on the CPU. threads: None for each runtime's own choice.
     threshold: a difference below it is none. max_ms: of every subject's median; max_ratio: of every comparison.

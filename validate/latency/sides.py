@@ -11,9 +11,10 @@ from typing import Literal
 
 from ...core.bundle import MANIFEST, Bundle
 from ...core.dtypes import DType, dtype_from_name
-from ...core.errors import ArtefactError, UnavailableError, UsageError
+from ...core.errors import UnavailableError, UsageError
 from ...core.manifest import TensorRecord, VariantRecord
-from ...core.shapes import Profile, ShapeRange
+from ...core.shapes import Profile
+from ...engines.engine_choice import plan_of
 from ...engines.requirements import check_runnable
 from ...engines.target import DEVICES, Target
 
@@ -22,14 +23,17 @@ MODULES = ("eager", "compile")
 
 @dataclass(frozen=True, slots=True)
 class GraphSide:
-    """A graph on a target. path: the ONNX file or the plan. cuda_graph: replay instead of launching."""
+    """A graph on a target. path: the ONNX file or the plan. profiles: the sizes it takes, () for any.
+
+    cuda_graph: replay instead of launching.
+    """
 
     label: str
     precision: str  # "" where nothing says
     path: Path
     target: Target
     inputs: tuple[TensorRecord, ...]
-    profile: Profile | None
+    profiles: tuple[Profile, ...]
     computes: DType | None  # None where nothing says
     cuda_graph: bool = False
     sha256: str | None = None
@@ -96,15 +100,18 @@ def left_out(bundle: Bundle, precisions: Sequence[str], targets: Sequence[str]) 
 def graph_sides(
     bundle: Bundle, variant: VariantRecord, target: Target, prefix: str = ""
 ) -> tuple[GraphSide, ...]:
-    """A variant on a target, under both ways to launch it where there are two."""
-    relative = _file_of(bundle, variant, target)
+    """A variant on a target, under both ways to launch it where there are two; named by the engine that serves the target."""
+    relative = variant.model
+    if target.is_tensorrt:
+        engine = plan_of(bundle, variant, target)
+        target, relative = Target.parse(engine.target), str(engine.path)
     side = GraphSide(
         label=f"{prefix}{variant.precision} {target}",
         precision=variant.precision,
         path=bundle.file(relative),
         target=target,
         inputs=variant.inputs,
-        profile={n: ShapeRange(r.min, r.opt, r.max) for n, r in variant.profile.items()},
+        profiles=variant.profiles,
         computes=dtype_from_name(variant.computes),
         sha256=bundle.manifest.files[relative].sha256,
     )
@@ -160,21 +167,7 @@ def _file_side(path: Path, subject: GraphSide) -> GraphSide:
     from ...graph.io import load_model
 
     inputs, _ = signature_of(load_model(path))
-    return GraphSide(f"{path} {subject.target}", "", path, subject.target, inputs, None, None)
-
-
-def _file_of(bundle: Bundle, variant: VariantRecord, target: Target) -> str:
-    if not target.is_tensorrt:
-        return variant.model
-    for engine in variant.engines:
-        if engine.target == str(target) and engine.path:
-            return engine.path
-    has = ", ".join(engine.target for engine in variant.engines) or "none"
-    raise ArtefactError(
-        f"engine {target} ({variant.precision}) of {bundle.path}",
-        found=f"the bundle has {has}",
-        fix=f"blockforge compile {bundle.path} --target {target}",
-    )
+    return GraphSide(f"{path} {subject.target}", "", path, subject.target, inputs, (), None)
 
 
 def _runnable(variant: VariantRecord) -> list[Target]:

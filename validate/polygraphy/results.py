@@ -2,12 +2,16 @@
 
 polygraphy run ... --load-inputs polygraphy/inputs.json --save-outputs RESULTS.json
 judge_results(bundle, load_run_results(RESULTS.json)[0], precision) -> JudgedResults
+
+Language limits (KL divergence, greedy tokens, perplexity) count the recipe's own text. Where all of that is among the
+golden cases they are applied as `build` applies them; where it is not, each golden case is held to its own limits, which
+language_limits.py derives and polygraphy/checks.py applies too.
 """
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -17,20 +21,26 @@ from ...core.dtypes import dtype_from_name
 from ...core.errors import ArtefactError, UsageError
 from ...core.manifest import ErrorRecord, GateRecord
 from ..compare import Rules, compare
-from ..gates import Measured, judge_gates
+from ..gates import Measured, gate, judge_gates
+from ..language import LanguageTally
 from ..limits import Limits
 from ..measures import Measures, measure_elements
 from ..runners import tensor_from_numpy
 from ..spread import Spread, pool
-from ..tensor_files import RunnerOutputs, load_run_results
-from .write import FOLDER, LIMITS, OUTPUTS
+from ..tensor_files import RunnerOutputs, load_run_results, load_tensors
+from .checks import MEASURES, judges, language_measures
+from .language_limits import sets_language_limits
+from .write import FOLDER, INPUTS, LIMITS, OUTPUTS
+
+INNER = ("max_layer_error_over_floor", "max_overflows")  # limits on values that results do not show
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedResults:
     """The verdict on one runner's results.
 
-    findings: broken rules, by case. gates: what decides. measures: case -> output -> spread of its errors.
+    findings: broken rules, by case. gates: what decides. measures: case -> output -> spread of its errors. notes: by
+    which rule language is judged, and which limits of the recipe outputs cannot show.
     """
 
     runner: str
@@ -40,6 +50,7 @@ class JudgedResults:
     errors: tuple[ErrorRecord, ...]
     gates: tuple[GateRecord, ...]
     measures: Mapping[str, Mapping[str, Measures]]
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
@@ -54,6 +65,7 @@ class JudgedResults:
                 case: {name: found.as_dict() for name, found in outputs.items()}
                 for case, outputs in self.measures.items()
             },
+            "notes": list(self.notes),
         }
 
 
@@ -62,9 +74,9 @@ def judge_results(
 ) -> JudgedResults:
     """Judge the outputs that one runner gave for the bundle's polygraphy/inputs.json, one iteration a case.
 
-    precision: which of the bundle's graphs ran, None for the first. Without a limit max_error_over_floor
-    only the rules decide. Raises ArtefactError for a bundle without a whole polygraphy folder, UsageError
-    where the number of iterations differs from that of the bundle's cases.
+    precision: which of the bundle's graphs ran, None for the first. Raises ArtefactError for a bundle without a whole
+    polygraphy folder, UsageError where the number of iterations differs from that of the bundle's cases, and for
+    outputs that break no rule but that no limit of the recipe judges.
     """
     variant = bundle.manifest.variant(precision)
     yardstick = _read_yardstick(bundle, variant.precision)
@@ -85,6 +97,8 @@ def judge_results(
     spreads: dict[str, list[tuple[Spread, Spread]]] = {}
     measures: dict[str, dict[str, Measures]] = {}
     ulps_of = dtype_from_name(variant.computes)
+    language = LanguageTally()
+    by_case: list[GateRecord] = []
     for case, given in zip(names, results.outputs, strict=True):
         truth, floor = yardstick.truth[case], yardstick.floors[case]
         actual = {name: tensor_from_numpy(array) for name, array in given.items()}
@@ -95,6 +109,15 @@ def judge_results(
         for name, spread in found.spreads.items():
             spreads.setdefault(name, []).append((spread, floor[name]))
             measures[case][name] = measure_elements(truth[name], actual[name], dtype=ulps_of.torch)
+        if yardstick.by_case and vocabulary is not None and vocabulary in found.spreads:
+            pair = truth[vocabulary], actual[vocabulary]
+            if not yardstick.whole_text:
+                by_case += _case_gates(case, yardstick, *pair)
+            elif case in yardstick.language_cases:
+                language.add(*pair, yardstick.texts.get(case), case=case)
+    if not findings:
+        _check_judged(variant.precision, yardstick, spreads)
+    score = language.score()
     gates = judge_gates(
         Measured(
             findings=len(findings),
@@ -103,9 +126,14 @@ def judge_results(
                 for name, pairs in spreads.items()
             },
             errors=errors,
+            perplexity=score.perplexity_ratio if score else None,
+            reference_perplexity=1.0,
+            kl_divergence=score.kl_divergence if score else None,
+            token_agreement=score.agreement if score else None,
         ),
         limits,
     )
+    gates = (*gates, *by_case)
     return JudgedResults(
         runner=results.runner,
         precision=variant.precision,
@@ -114,17 +142,85 @@ def judge_results(
         errors=tuple(errors),
         gates=gates,
         measures=measures,
+        notes=_notes(yardstick),
     )
+
+
+def _case_gates(
+    case: str, yardstick: "_Yardstick", truth: torch.Tensor, actual: torch.Tensor
+) -> list[GateRecord]:
+    """One case held to its own language limits, by the function that travels with the bundle."""
+    limits, ids = yardstick.by_case[case], yardstick.texts.get(case)
+    found = language_measures(
+        truth.numpy(), actual.double().numpy(), None if ids is None else ids.numpy()
+    )
+    return [
+        gate(f"{case}: {MEASURES[key][0]}", value, MEASURES[key][1], limits[key])
+        for key, value in found.items()
+        if limits[key] is not None
+    ]
+
+
+def _check_judged(precision: str, yardstick: "_Yardstick", outputs: Iterable[str]) -> None:
+    """Raise UsageError for an output that no limit judges: noise would pass."""
+    limits = yardstick.limits
+    pooled = yardstick.whole_text and (
+        limits.max_kl_divergence is not None or limits.min_token_agreement is not None
+    )
+    silent = [
+        name
+        for name in outputs
+        if not (judges(yardstick.outputs[name]) or (pooled and name == yardstick.vocabulary))
+    ]
+    if not silent:
+        return
+    known = [item.name for item in fields(limits) if getattr(limits, item.name) is not None]
+    raise UsageError(
+        f"judge {', '.join(silent)} of {precision}",
+        found=f"no limit that applies to golden outputs; the recipe sets {', '.join(known) or 'none'}",
+        fix="Set max_error_over_floor, min_cosine or, for logits, max_kl_divergence in [validate.limits]",
+    )
+
+
+def _notes(yardstick: "_Yardstick") -> tuple[str, ...]:
+    limits, notes = yardstick.limits, []
+    if yardstick.vocabulary is not None and sets_language_limits(limits):
+        if yardstick.whole_text:
+            notes.append("language: the recipe's limits, on the cases that `build` counts")
+        else:
+            notes.append(
+                "language: the recipe's text is not among the golden cases. Each case may lose what the bundle's own graph "
+                "loses on it, what the recipe leaves above that graph's number on the text, and two standard errors"
+            )
+    silent = [name for name in INNER if getattr(limits, name) is not None]
+    if limits.max_perplexity_ratio is not None and not yardstick.texts:
+        silent.append("max_perplexity_ratio")
+    if silent:
+        notes.append(f"outputs do not show what {', '.join(silent)} limits")
+    return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Yardstick:
-    """What the folder says of one variant: case -> output -> truth, and -> floor; the recipe's limits."""
+    """What the folder says of one variant: case -> output -> truth, and -> floor; the recipe's limits.
+
+    outputs: what checks.py holds each to. by_case: case -> its language limits. texts: case -> token ids, of texts.
+    language_cases: those that the recipe's language limits count.
+    """
 
     truth: Mapping[str, Mapping[str, torch.Tensor]]
     floors: Mapping[str, Mapping[str, Spread]]
     limits: Limits
     vocabulary: str | None
+    outputs: Mapping[str, Mapping[str, Any]]
+    by_case: Mapping[str, Mapping[str, Any]]
+    texts: Mapping[str, torch.Tensor]
+    language_cases: frozenset[str]
+
+    @property
+    def whole_text(self) -> bool:
+        """Whether the recipe's language limits can be applied as they are."""
+        return self.language_cases <= self.truth.keys()
 
 
 def _read_yardstick(bundle: Bundle, precision: str) -> _Yardstick:
@@ -142,8 +238,26 @@ def _read_yardstick(bundle: Bundle, precision: str) -> _Yardstick:
             case: {name: _spread(sums) for name, sums in entry["floors"][case].items()}
             for case in truth
         }
-        return _Yardstick(truth, floors, Limits(**entry["limits"]), body["vocabulary"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        vocabulary = body["vocabulary"]
+        by_digest = entry["outputs"][vocabulary]["language"] if vocabulary is not None else {}
+        by_case = {language["case"]: language for language in by_digest.values()}
+        inputs = load_tensors(bundle.file(f"{FOLDER}/{INPUTS}"))
+        texts = {
+            case: tensor_from_numpy(next(iter(inputs[language["text"]].values())))
+            for case, language in by_case.items()
+            if language["text"] is not None
+        }
+        return _Yardstick(
+            truth=truth,
+            floors=floors,
+            limits=Limits(**entry["limits"]),
+            vocabulary=vocabulary,
+            outputs=entry["outputs"],
+            by_case=by_case,
+            texts=texts,
+            language_cases=frozenset(body["language_cases"]),
+        )
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         found = f"it does not fit ({error.__class__.__name__}: {error})"
         raise ArtefactError(f"limits {path}", found=found, fix="Build the bundle again") from None
 

@@ -2,7 +2,8 @@
 
     inputs.json    sets of inputs, `polygraphy run --load-inputs`
     outputs.json   RunResults of the float64 reference, `--load-outputs`
-    limits.json    noise floors by variant, case and output, and what the recipe allows over them
+    limits.json    noise floors by variant, case and output, what the recipe allows over them, and what each case may
+                   lose as language (language_limits.py)
     checks.py      the rules, `--compare-func-script polygraphy/checks.py:fp16`
     compare.sh     `polygraphy run` with all of these; run.py: the same through Blockforge's runners
 
@@ -25,12 +26,14 @@ from ...core.dtypes import dtype_from_name
 from ...core.errors import UsageError
 from ...core.manifest import Manifest, VariantRecord
 from ..inputs import Case
+from ..judge import feeds_for
 from ..limits import Limits
 from ..reference import Floor, Truth
-from ..runners import numpy_from_tensor
+from ..runners import TypedRunner, numpy_from_tensor
 from ..spread import Spread
 from ..tensor_files import RunnerOutputs, dump_inputs, dump_run_results
 from .checks import REFERENCE
+from .language_limits import language_limits, sets_language_limits
 
 FOLDER = "polygraphy"
 INPUTS, OUTPUTS, LIMITS = "inputs.json", "outputs.json", "limits.json"
@@ -48,11 +51,13 @@ def write_polygraphy(
     truth: Truth,
     limits: Mapping[str, Limits | None],
     *,
+    graphs: Path | None = None,
     budget: int = BUDGET,
 ) -> tuple[str, ...]:
     """Write `folder`/polygraphy and return the files' paths in the bundle; sealing it lists them.
 
-    limits: the recipe's by precision. The floor of each variant is computed if it was not yet.
+    limits: the recipe's by precision. graphs: where the variants' graphs lie, None for `folder`; one whose next tokens
+    the recipe limits is run on the cases. The floor of each variant is computed if it was not yet.
     Raises UsageError for a variant whose precision has no entry there: None says that none is set.
     """
     missing = [v.precision for v in manifest.variants if v.precision not in limits]
@@ -72,8 +77,15 @@ def write_polygraphy(
     body = {
         "cases": [case.name for case in cases],
         "vocabulary": truth.vocabulary,
+        "language_cases": [case.name for case in truth.language_cases()],
         "variants": {
-            variant.precision: _limits_of(variant, truth, cases, limits[variant.precision])
+            variant.precision: _limits_of(
+                variant,
+                truth,
+                cases,
+                limits[variant.precision] or Limits(),
+                (graphs or folder) / variant.model,
+            )
             for variant in manifest.variants
         },
     }
@@ -89,7 +101,12 @@ def write_polygraphy(
     for name, text in texts.items():
         (here / name).unlink(missing_ok=True)  # adopted: it shares the old one's bytes
         (here / name).write_text(text, encoding="utf-8")
-    return tuple(f"{FOLDER}/{name}" for name in texts)
+    return files_written()
+
+
+def files_written() -> tuple[str, ...]:
+    """The files that write_polygraphy writes, relative to the bundle."""
+    return tuple(f"{FOLDER}/{name}" for name in (INPUTS, OUTPUTS, LIMITS, *SCRIPTS))
 
 
 def chosen_cases(truth: Truth, budget: int) -> tuple[Case, ...]:
@@ -113,21 +130,23 @@ def _plain(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _limits_of(
-    variant: VariantRecord, truth: Truth, cases: Sequence[Case], limits: Limits | None
+    variant: VariantRecord, truth: Truth, cases: Sequence[Case], limits: Limits, model: Path
 ) -> dict[str, Any]:
     """One variant: input types, floors by case, and for each output what checks.py holds it to."""
     precision = dtype_from_name(variant.computes)
     floats = [d for d in (dtype_from_name(o.dtype) for o in variant.outputs) if d.floating]
     floor = truth.floor(precision, floats[0] if floats else precision)
-    limits = limits or Limits()
     over = limits.max_error_over_floor
     outputs: dict[str, Any] = {}
     for record in variant.outputs:
         spreads = _spreads(floor, record.name, cases)
         known = over is not None and bool(spreads) and all(math.isfinite(s.rms) for s in spreads)
         greedy = known and record.name == truth.vocabulary
+        language = record.name == truth.vocabulary and sets_language_limits(limits)
         outputs[record.name] = {
             "dtype": record.dtype,
+            "min_cosine": limits.min_cosine,
+            "language": _language(variant, truth, cases, limits, model) if language else {},
             "max_rms": over * max(s.rms for s in spreads) if known and over is not None else None,
             "greedy_gap": 2 * over * max(s.max_abs for s in spreads) if greedy and over else None,
         }
@@ -141,6 +160,23 @@ def _limits_of(
             for case in cases
         },
     }
+
+
+def _language(
+    variant: VariantRecord, truth: Truth, cases: Sequence[Case], limits: Limits, model: Path
+) -> dict[str, dict[str, Any]]:
+    """What each case may lose as language, beside what the graph itself loses by TensorRT's rules."""
+    runner = TypedRunner(model)
+    judged = [v for v in variant.verdicts if v.runner == TypedRunner.name]
+
+    def logits_of(case: Case) -> torch.Tensor:
+        outputs = runner.run(feeds_for(variant.inputs, case.feeds), ()).outputs
+        return outputs[str(truth.vocabulary)]
+
+    try:
+        return language_limits(truth, cases, limits, logits_of, judged[0] if judged else None)
+    finally:
+        runner.close()
 
 
 def _spreads(floor: Floor, output: str, cases: Sequence[Case]) -> list[Spread]:

@@ -1,7 +1,5 @@
 """Which file holds what: the suffix decides, a folder holds one set after another."""
 
-import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import ArtefactError, UsageError
+from ...core.whole_file import write_whole
 from .npz import load_npz, npz_bytes
 from .numbers import checked
 from .polygraphy_json import dump_inputs, load_json
@@ -106,21 +105,6 @@ def _check_suffix(path: Path) -> None:
     if path.suffix not in FORMATS:
         found = f"suffix {path.suffix!r}"
         raise UsageError(f"tensors in {path}", found=found, fix=f"Use {', '.join(FORMATS)}")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write `path` by way of a temporary sibling, so that half a file never carries its name."""
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(data)
-        part.chmod(0o644)
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
 
 
 def _split(path: str | Path) -> tuple[Path, str]:

@@ -25,11 +25,12 @@ CASES = {"small": (1, 1), "odd": (2, 7), "text 1/2": (2, 7), "large": (4, 16)}
 
 @dataclass
 class Parts:
-    """What a bundle is made from; a test changes one of them."""
+    """What a bundle is made from; a test changes one of them. more: sizes of further profiles."""
 
     model: object = field(default_factory=lambda: Chain("fp32", blocks=1).build())
     precision: str = "fp32"
     profile: dict | None = None
+    more: tuple = ()
     engines: tuple = ()
     golden: bool = True
     inputs: tuple = ()
@@ -54,7 +55,8 @@ def make_bundle(folder, parts=None, **changes):
         opset=24,
         inputs=parts.inputs or inputs,
         outputs=parts.outputs or outputs,
-        profile={n: RangeRecord(min=r[0], opt=r[1], max=r[2]) for n, r in profile.items()},
+        profile=ranges(profile),
+        more_profiles=tuple(map(ranges, parts.more)),
         operators={},
         dtypes={},
         num_blocks=1,
@@ -76,6 +78,10 @@ def make_bundle(folder, parts=None, **changes):
     )
     seal(folder, manifest)
     return Bundle.open(folder)
+
+
+def ranges(profile):
+    return {n: RangeRecord(min=r[0], opt=r[1], max=r[2]) for n, r in profile.items()}
 
 
 def write_golden_by_hand(path, model):

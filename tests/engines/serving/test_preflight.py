@@ -138,7 +138,7 @@ def test_a_cluster_without_room_is_waited_for_so_long(monkeypatch):
     monkeypatch.setattr(ray_server, "POLL_SECONDS", 0.01)
     for cluster, seconds, error in (
         (Cluster(SLOW, "DEPLOYING"), 0.05, UnavailableError),
-        (Cluster(SLOW, *["DEPLOYING"] * 3, "RUNNING"), 5, None),  # room came
+        (Cluster(SLOW, *["DEPLOYING"] * 3, "RUNNING"), 600, None),  # room came
         (Cluster("initialize", *["DEPLOYING"] * 9, "RUNNING"), 0.0, None),  # it has its place
     ):
         monkeypatch.setattr(ray_server, "load_serve", lambda cluster=cluster: cluster)

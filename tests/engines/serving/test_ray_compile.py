@@ -95,23 +95,24 @@ def test_a_task_that_dies_is_a_build_error(node, tmp_path, monkeypatch):
 
 
 def test_an_error_ends_a_build_that_runs_and_what_it_had_begun(node, tmp_path, monkeypatch):
-    """The second fails once the first one's builder is at work; the first starts when the second is watching."""
+    """The second fails once the first one's builder is at work, and that build goes no further by itself."""
     good = request_of(tmp_path / "good", Chain("fp32", blocks=6).build(), "tensorrt-rtx:sm89")
     bad = request_of(tmp_path / "bad", Chain("fp32", blocks=1).build(), "onnxruntime:cpu")
-    engines, watching = good.folder / "engines", tmp_path / "watching"
+    at_work = tmp_path / "at_work"
 
-    def until(seen):
-        deadline = time.monotonic() + 120
-        while not seen():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+    def held(step):
+        if step.total:
+            at_work.touch()
+            for _ in range(30_000):  # Ray interrupts between two, not in one long sleep
+                time.sleep(0.01)
 
     def late(request):
         if request.folder.name == "good":
-            until(watching.exists)
-            return compile_engine(request)
-        watching.touch()
-        until(lambda: list(engines.glob(".*.partial/graph.onnx")))
+            return compile_engine(request, held)
+        deadline = time.monotonic() + 120
+        while not at_work.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         raise BuildError("late", found="it failed while another one was building")
 
     monkeypatch.setattr("blockforge.engines.ray_compile._compile", late)

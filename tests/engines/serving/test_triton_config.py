@@ -141,9 +141,9 @@ def test_what_cannot_be_joined_says_why(other, sizes, words):
 
     profile = {n: ShapeRange(*s) for n, s in (PROFILE | ({"x": sizes} if sizes else {})).items()}
     inputs = (BATCHED, other) if other else (BATCHED,)
-    batching = batching_of(inputs, (BATCHED,), profile)
+    batching = batching_of(inputs, (BATCHED,), [profile])
     assert batching.limit == 0 and words in batching.reason
-    assert batching_of((BATCHED,), (BATCHED,), {"x": ShapeRange(*PROFILE["x"])}).limit == 4
+    assert batching_of((BATCHED,), (BATCHED,), [{"x": ShapeRange(*PROFILE["x"])}]).limit == 4
 
 
 def test_the_largest_batch_is_capped_but_not_beyond_the_profile(bundle, tmp_path):

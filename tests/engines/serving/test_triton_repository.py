@@ -4,7 +4,10 @@ import filecmp
 import multiprocessing
 import shutil
 
+import numpy as np
 import pytest
+from engine_graphs import HIDDEN, model_of
+from onnx import TensorProto, helper
 from serving_bundles import Parts, make_bundle
 from triton_rules import faults, read_config
 
@@ -34,6 +37,29 @@ def test_the_weights_lie_beside_the_graph_and_are_copies(bundle, tmp_path):
         assert source.stat().st_nlink == 1  # compile refuses weights with two links
     assert model.path.stat().st_mode & 0o777 == 0o755
     assert [p.name for p in model.path.parent.iterdir()] == ["chain"]
+
+
+def int8_weights(scale):
+    """One product with an INT8 weight, whose scale's type decides what ONNX Runtime makes of it."""
+    nodes = [
+        helper.make_node(
+            "DequantizeLinear", ["q", "s"], ["w"], axis=1, output_dtype=TensorProto.FLOAT16
+        ),
+        helper.make_node("MatMul", ["hidden_states", "w"], ["output"]),
+    ]
+    edge = ("fp16", ["b", "s", HIDDEN])
+    constants = {"q": np.ones((HIDDEN, HIDDEN), np.int8), "s": np.full(HIDDEN, 0.01, scale)}
+    return model_of(nodes, {"hidden_states": edge}, {"output": edge}, constants)
+
+
+@pytest.mark.parametrize(("scale", "level"), [(np.float32, 2), (np.float16, 0)])
+def test_a_graph_that_onnxruntime_would_spoil_is_left_as_it_is(tmp_path, scale, level):
+    """FP32 scales beside FP16 products: Triton's backend is told not to optimise, else it refuses the model."""
+    parts = Parts(model=int8_weights(scale), precision="fp16", golden=False)
+    (model,) = pack(make_bundle(tmp_path / "b", parts), tmp_path / "r")
+    config = read_config(model.path)
+    assert config.optimization.graph.level == level and faults(model.path, config) == []
+    assert any("Q/DQ" in note for note in model.notes) == bool(level)
 
 
 def test_a_second_version_keeps_the_first(bundle, tmp_path):
@@ -165,3 +191,11 @@ def test_a_name_that_no_folder_can_have_is_mended(tmp_path):
     renamed = type(made)(made.path, made.manifest.model_copy(update={"name": "../a b"}))
     (model,) = pack(renamed, tmp_path / "r")
     assert model.path.parent == tmp_path / "r" and faults(model.path, read_config(model.path)) == []
+
+
+def test_a_model_that_a_killed_pack_had_moved_aside_is_back(bundle, tmp_path):
+    pack(bundle, tmp_path)
+    (tmp_path / "chain").rename(tmp_path / ".chain.12345678.old")
+    pack(bundle, tmp_path, version=2)
+    assert (tmp_path / "chain/1/model.onnx").is_file() and (tmp_path / "chain/2").is_dir()
+    assert [p.name for p in tmp_path.iterdir()] == ["chain"]

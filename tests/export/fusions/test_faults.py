@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 
 from blockforge.export.fusions import fuse
-from blockforge.export.fusions.opset import obstacle
+from blockforge.export.opset import obstacle
 
 from .equal import fused, largest_difference
 from .graphs import graph, norm, operators

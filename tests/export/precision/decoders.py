@@ -47,6 +47,13 @@ class Writer:
         self.nodes.append(node)
         return out
 
+    def split(self, x, *sizes):
+        self.count += 1
+        parts = [f"split_{self.count}_{i}" for i in range(len(sizes))]
+        inputs = [x, self.number(list(sizes), np.int64)]
+        self.nodes.append(helper.make_node("Split", inputs, parts, name=f"{x}/Split", axis=-1))
+        return parts
+
     def number(self, value, dtype=np.float32):
         name = f"number_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.array(value, dtype), name))

@@ -29,6 +29,14 @@ PLANTS = {  # weight: size of one column
     "norm.weight": 1e5,
 }
 
+GATED = {"layers.1.mlp.gate_proj.weight", "layers.1.mlp.up_proj.weight"}
+
+
+def has_one_exponent(shape):
+    """Both factors of a gate at 1e6 spread the tokens of the residual over more than FP16's range: no exponent holds all."""
+    return not set(shape.plant) >= GATED
+
+
 shapes = st.builds(
     Shape,
     norm=st.sampled_from(["rms", "spelled_rms", "layer", "spelled_layer"]),
@@ -42,7 +50,7 @@ shapes = st.builds(
     attention=st.sampled_from(["operator", "spelled"]),
     seed=st.integers(0, 3),
     plant=st.dictionaries(st.sampled_from(sorted(PLANTS)), st.sampled_from([1e5, 1e6]), max_size=2),
-)
+).filter(has_one_exponent)
 
 
 @settings(

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from blockforge.core.dtypes import DType
 from blockforge.core.errors import UsageError
-from blockforge.export.precision import PrecisionOptions, typed_file, typed_model
+from blockforge.export.precision import PrecisionOptions, Ranges, typed_file, typed_model
 from blockforge.graph.io import load_model
 
 from .decoders import Shape, decoder
@@ -209,7 +209,7 @@ def test_a_quantised_graph_is_refused():
         g (float[2] x) => (float[2] y) <float s = {0.5}, int8 z = {0}>
         { q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""")
     with pytest.raises(UsageError, match="quantised already"):
-        typed_model(ir.from_proto(proto), {}, PrecisionOptions(DType.FP16))
+        typed_model(ir.from_proto(proto), Ranges(), PrecisionOptions(DType.FP16))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import torch
 from engine_graphs import HIDDEN, Chain, write
 from quantize_graphs import exact, numbers, relative
 
+from blockforge.core.errors import UsageError
 from blockforge.engines.session import Session
 from blockforge.export.calibration.record import CalibrationRecord, ValueRecord
 from blockforge.export.quantize.options import QuantizeOptions
@@ -113,6 +114,23 @@ def test_quantising_again_changes_nothing(quantized, tmp_path):
     assert report.already and not report.quantized
     assert {x.reason for x in report.linears} == {"its weight is quantised already"}
     assert content(again) == content(quantized[0])
+
+
+@pytest.mark.parametrize("wanted", ["fp8-weights", "int8-weights", "nvfp4"])
+def test_a_file_in_another_format_is_not_taken_for_the_wanted_one(quantized, tmp_path, wanted):
+    words = rf"quantise to {wanted}(.|\n)*8 of its linears(.|\n)*q_proj_k_proj_v_proj to fp8\. Give"
+    with pytest.raises(UsageError, match=words):
+        quantize_file(quantized[0], tmp_path / "x.onnx", FEEDS, QuantizeOptions(format=wanted))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["fp8-weights", "int8-weights", "int4-weights", "nvfp4"])
+def test_a_format_of_weights_is_recognised(chain, tmp_path, format):
+    options = QuantizeOptions(format=format, rounding="nearest")
+    quantize_file(chain, tmp_path / "x.onnx", [], options)
+    assert quantize_file(tmp_path / "x.onnx", tmp_path / "y.onnx", [], options).already
+    with pytest.raises(UsageError, match=f"to another format: .* to {format}\\. Give"):
+        quantize_file(tmp_path / "x.onnx", tmp_path / "z.onnx", FEEDS)
 
 
 def content(path):

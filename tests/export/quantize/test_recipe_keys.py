@@ -18,7 +18,8 @@ from blockforge.core.errors import UsageError
 from blockforge.export.quantize.options import QuantizeOptions
 from blockforge.export.quantize.quantize import quantize_file
 from blockforge.export.search.cost import roofline
-from blockforge.export.search.search import Budget, search_file
+from blockforge.export.search.ranking import Budget
+from blockforge.export.search.search import search_file
 from blockforge.pipeline import build
 from blockforge.recipe import recipe_from_dict
 
@@ -31,6 +32,9 @@ RECIPE = {
     "engines": {"targets": []},
     "validate": {"limits": {"min_cosine": 0.98}},
 }  # fmt: skip
+
+WEIGHTS = {"export": {"precisions": ["int8-weights"], "io": "graph"}}
+PLAIN = {"limits": {"max_error_over_floor": 2.0}}
 
 
 def test_a_recipe_folds_epilogues_and_the_manifest_counts_them(tmp_path):
@@ -50,16 +54,52 @@ def test_every_key_of_the_section_is_an_option():
 
 
 @pytest.mark.parametrize(
+    ("key", "budget"),
+    [
+        ("max_kl_divergence", (1.5, "kl")),
+        ("max_error", (1.5, "error")),
+        ("max_perplexity_ratio", (1.5, "perplexity")),
+        ("max_error_over_floor", (1.5, "floor")),
+    ],
+)
+def test_every_budget_of_a_search(key, budget):
+    recipe = recipe_from_dict(RECIPE | {"quantize": {"search": {key: 1.5}}})
+    assert recipe.quantize.search.budget == budget
+
+
+def test_the_manifest_tells_the_budget(tmp_path):
+    wanted = {"rounding": "nearest", "search": {"max_error_over_floor": 20.0}}
+    (variant,) = build(RECIPE | {"quantize": wanted}, tmp_path / "bundle").manifest.variants
+    budget, *kept = variant.quantization.search
+    assert budget.startswith("budget: error over noise floor at most 20; ")
+    assert kept and budget.endswith(f"with {len(kept)} kept high")
+    assert all("fp16, gains" in line and "% of the error" in line for line in kept)
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"quantize": {}, "engines": {"plugins": ["RMSNormQuantize"]}}, "quantize.epilogues = true"),
         ({"quantize": {"kv_cache": True, "search": {"max_error": 0.1}}}, "kv_cache goes without search"),
+        ({"quantize": {"search": {}}}, "max_kl_divergence, max_error, max_perplexity_ratio and max_error_over_floor, not 0"),
+        ({"quantize": {"search": {"max_error": 0.1, "max_perplexity_ratio": 1.01}}}, "max_error_over_floor, not 2"),
+        ({"quantize": {"search": {"max_perplexity_ratio": 1.0}}}, "greater than 1"),
+        ({"quantize": {"search": {"max_error_over_floor": 1.0}}}, "greater than 1"),
+        (WEIGHTS | {"quantize": {"observer": "amax"}}, "quantize.observer is read by fp8"),
+        (WEIGHTS | {"quantize": {"attention": True}}, "quantize.attention is read by fp8"),
+        (WEIGHTS, "quantize.epilogues is read by fp8"),
+        ({"export": {"precisions": ["bf16"]}, "validate": PLAIN}, "quantize is read by fp8, fp8-weights,"),
     ],
 )  # fmt: skip
 def test_keys_that_would_do_nothing_are_refused(change, words):
     with pytest.raises(UsageError, match=words):
         recipe_from_dict(RECIPE | change)
     recipe_from_dict(RECIPE | {"engines": {"plugins": ["RMSNormQuantize"]}})
+    recipe_from_dict(RECIPE | WEIGHTS | {"quantize": {"rounding": "nearest", "observer": "mse"}})
+    recipe_from_dict(
+        RECIPE
+        | {"export": {"precisions": ["int8-weights", "fp8"]}, "quantize": {"observer": "amax"}}
+    )
 
 
 def test_a_search_refuses_a_cache(cached, tmp_path):

@@ -14,8 +14,9 @@ from blockforge.export.quantize.options import QuantizeOptions
 from blockforge.export.quantize.quantize import quantize_file
 from blockforge.export.search.cost import roofline
 from blockforge.export.search.measures import distance
+from blockforge.export.search.ranking import Budget
 from blockforge.export.search.rounded import Switchboard
-from blockforge.export.search.search import Budget, search_file
+from blockforge.export.search.search import search_file
 from blockforge.graph.evaluator import TypedEvaluator
 from blockforge.graph.io import load_model
 
@@ -95,7 +96,7 @@ def test_one_alone_is_the_file_with_only_that_one(planted, tmp_path):
     board = Switchboard(load_model(path), OPTIONS)
     board.calibrate(feeds(1), ir.DataType.FLOAT)
     trial = feeds(2)
-    linear, outputs = next(iter(board.alone(trial)))
+    linear, outputs = next(iter(board.alone(trial, board.candidates)))
     written = quantized_outputs(path, tmp_path / "q.onnx", trial, only=(linear.name,))
     assert distance("error", written, outputs) < 1e-6  # the first linear: nothing before it differs
     rest = [x for x in board.candidates if x is not linear]
@@ -116,7 +117,10 @@ def test_the_planted_linear_alone_is_kept(planted, tmp_path):
     assert [c.name for c in report.kept] == [f"layers.{sensitive}.proj"]
     assert report.reached <= worst / 2 < report.all_quantized
     assert report.kept[0].gain == max(c.gain for c in report.choices)
-    (line,) = report.lines("fp32")
+    budget, line = report.lines("fp32")
+    assert budget.startswith(f"budget: relative error at most {worst / 2:g}; ") and budget.endswith(
+        "1 kept high"
+    )
     assert line.startswith(f"layers.{sensitive}.proj: fp32, gains ") and "time" in line
     again = search_file(
         path, tmp_path / "again.onnx", feeds(1), trial, OPTIONS,

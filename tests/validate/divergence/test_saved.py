@@ -78,6 +78,24 @@ def test_run_results_of_polygraphy_are_read(clean, tmp_path):
     assert found.first.value == "logits"
 
 
+def test_every_set_of_two_files_is_compared(clean, tmp_path):
+    """A graph runs on one set of inputs, and the verdict says that further sets were left out."""
+    feeds, values = values_of(clean("llama"), exact=False)
+    logits = values["logits"].numpy()
+    for name, second in (("a", logits), ("b", logits * 1.1), ("c", None)):
+        iterations = [IterationResult(outputs={"logits": logits})]
+        if second is not None:
+            iterations.append(IterationResult(outputs={"logits": second}))
+        RunResults([("trt", iterations)]).save(str(tmp_path / f"{name}.json"))
+    a, b, c = (open_source(str(tmp_path / f"{name}.json")) for name in "abc")
+    assert diff(a, a).equal
+    assert diff(a, b).first.value == "logits of set 2"
+    (finding,) = diff(a, c).findings
+    assert str(finding).startswith("logits of set 2: missing output")
+    found = diff(clean("llama"), b, DiffOptions(inputs=feeds))
+    assert found.equal and "the first of its 2 sets" in found.notes[-1]
+
+
 def test_what_cannot_be_opened_says_why(tmp_path):
     with pytest.raises(UnavailableError, match="GPU"):
         open_source("model.plan")

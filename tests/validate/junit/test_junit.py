@@ -44,13 +44,15 @@ def read(text):
 
 
 def test_states_messages_and_counts():
-    suite, cases = read(junit_xml("blockforge build", CHECKS, NOW))
+    suite, cases = read(junit_xml("blockforge build", CHECKS, NOW, 2.25))
     assert (suite.name, suite.tests, suite.failures, suite.errors, suite.skipped) == (
         *("blockforge build", 4, 1, 1, 1),
     )
-    assert suite.timestamp == "2026-11-30T08:30:00+00:00" and suite.time == 1.5
+    assert suite.timestamp == "2026-11-30T08:30:00+00:00" and suite.time == 2.25
     assert [(c.classname, c.name) for c in cases] == [(c.group, c.name) for c in CHECKS]
     assert cases[0].is_passed and cases[0].system_out.startswith("cosine is 0.99999")
+    assert [c.time for c in cases] == [None, None, 1.5, None]  # where a time was measured
+    assert "time" not in ElementTree.fromstring(junit_xml("x", CHECKS[:2], NOW))[0].attrib
     (failure,), (skipped,), (error,) = (case.result for case in cases[1:])
     assert isinstance(failure, junitparser.Failure)
     assert failure.message == "logits: error over floor is 7.25, the limit is <= 2"
@@ -85,7 +87,7 @@ def test_everything_in_the_file_is_in_one_that_pytest_writes(tmp_path):
         capture_output=True, check=False,
     )  # fmt: skip
     theirs = shape(written.read_text())
-    for tag, (attributes, inner) in shape(junit_xml("suite", CHECKS, NOW)).items():
+    for tag, (attributes, inner) in shape(junit_xml("suite", CHECKS, NOW, 0.5)).items():
         assert tag in theirs and attributes <= theirs[tag][0] and inner <= theirs[tag][1], tag
 
 
@@ -131,6 +133,14 @@ def test_a_bundle_gives_a_case_for_each_limit_and_target():
         (plan, "numbers"): "skipped",
     }
     reasons = {c.name: c.text for c in bundle_checks(record) if c.state == "skipped"}
+    times = {
+        (c.group.split(".", 1)[1], c.name): c.seconds for c in bundle_checks(record) if c.seconds
+    }
+    built = {e.target: e.build_seconds for e in record.variants[1].engines}
+    assert times == {
+        (run, "planned kernels"): built["onnxruntime:cpu"],
+        (plan, "max_kernels_per_block"): built["tensorrt-rtx:sm89"],
+    }
     assert "its GPU" in reasons["numbers"] and "no inner values" in reasons["values that overflow"]
 
 
@@ -221,6 +231,7 @@ def test_the_commands_write_it(commands, tmp_path, words):
     suite, cases = read(path.read_text())
     assert suite.name == f"blockforge {words[0]}" and suite.failures == 0
     assert len(cases) == len(bundle_checks(good)) == 2
+    assert suite.time is not None and 0 <= suite.time < 60 and cases[0].time is None
     bad = manifest(variant(verdicts=(verdict(passed=False, ratio=7.25),), engines=()))
     assert commands(*words, "--junit", path, record=bad).exit_code == 1
     assert read(path.read_text())[0].failures == 1
@@ -229,6 +240,8 @@ def test_the_commands_write_it(commands, tmp_path, words):
     )
     assert isinstance(done.exception, BuildError)
     suite, (case,) = read(path.read_text())
+    took = float(ElementTree.parse(path).find("testsuite").attrib["time"])
+    assert took >= case.time >= 0
     assert suite.errors == 1 and case.result[0].message == "engine: it died. Help it"
     lost = commands(*words, "--junit", tmp_path / "no" / "out.xml", record=good)
     assert isinstance(lost.exception, UsageError) and "no folder" in str(lost.exception)
@@ -240,6 +253,8 @@ def test_latencies_pass_only_where_a_limit_was_set(tmp_path):
     found = {c.name: c for c in bench_checks(record)}
     first = found.pop("median of fp32 onnxruntime:cpu at batch 1, sequence 16, ms")
     assert first.state == "failed" and "is 1.1696, the limit is <= 1" in first.text
+    assert first.seconds == pytest.approx(0.0731 * 16 / 1000)
+    assert {c.seconds is None for n, c in found.items() if n.startswith("ratio")} == {True}
     assert len(found) == 3 + 2 + 1 and {c.state for c in found.values()} == {"skipped"}
     assert (
         "9.357 ms; no limit"

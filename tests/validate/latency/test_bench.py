@@ -3,6 +3,7 @@
 import json
 import shutil
 import statistics
+from dataclasses import replace
 
 import junitparser
 import onnxruntime
@@ -15,6 +16,7 @@ from blockforge.cli_bench import _reference_of
 from blockforge.core.bundle import Bundle
 from blockforge.core.dtypes import DType
 from blockforge.core.errors import ArtefactError, BuildError, UnavailableError, UsageError
+from blockforge.core.shapes import ShapeRange
 from blockforge.validate.latency import BenchRecord, BenchRequest, Effort, bench, opening
 from blockforge.validate.latency.bench import grid_of
 from blockforge.validate.latency.module import module_workload
@@ -63,6 +65,22 @@ def test_the_profile_gives_the_sizes_that_nobody_named(tiny_bundle):
     subject, _ = subjects_of(tiny_bundle, (), [CPU])
     assert grid_of(subject, BenchRequest()) == [{"batch": 1, "sequence": 16}]
     assert grid_of(subject, BenchRequest(batches=[4])) == [{"batch": 4, "sequence": 16}]
+
+
+def test_sizes_may_lie_in_any_profile(tiny_bundle):
+    """What nobody named is usual in the first profile that holds the rest; what lies in none names them all."""
+    subject, _ = subjects_of(tiny_bundle, (), [CPU])
+    (wide,) = subject.profiles
+    tall = {n: ShapeRange((1, 1), (16, 1), (64, 1)) for n in wide}
+    both = replace(subject, profiles=(wide, tall))
+    assert grid_of(both, BenchRequest()) == [{"batch": 1, "sequence": 16}]
+    grid = grid_of(both, BenchRequest(batches=[4, 32]))
+    assert grid == [{"batch": 4, "sequence": 16}, {"batch": 32, "sequence": 1}]
+    for sizes in grid:
+        assert opening.feeds_for(both, {n: torch.zeros(tuple(sizes.values()), dtype=torch.int64) for n in wide})  # fmt: skip
+    (point,) = grid_of(both, BenchRequest(batches=[32], sequences=[16]))
+    with pytest.raises(UsageError, match=r"none of the 2 profiles.*profile 0.*profile 1"):
+        opening.feeds_for(both, {n: torch.zeros(tuple(point.values()), dtype=torch.int64) for n in wide})  # fmt: skip
 
 
 def test_an_onnx_file_is_a_baseline(tiny_bundle):

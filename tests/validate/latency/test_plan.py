@@ -104,6 +104,7 @@ def opened(tmp_path, monkeypatch):
         device = FakeDevice()
         engine = SimpleNamespace(
             num_io_tensors=2,
+            num_optimization_profiles=1,
             get_tensor_name=lambda i: "xy"[i],
             get_tensor_mode=lambda n: "in" if n == "x" else "out",
             get_tensor_dtype=lambda n: SimpleNamespace(name="HALF"),

@@ -13,8 +13,10 @@ from blockforge.validate.polygraphy.checks import REFERENCE, Check, faults
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(4, 16, 256)) * 5
-LIMIT = {"dtype": "fp32", "max_rms": 3e-3, "greedy_gap": None}
+LIMIT = {"dtype": "fp32", "max_rms": 3e-3, "greedy_gap": None, "min_cosine": None, "language": {}}
+COSINE = LIMIT | {"max_rms": None, "min_cosine": 0.99}
 GREEDY = LIMIT | {"greedy_gap": 1e-2}
+NORMAL = RNG.normal(size=LOGITS.shape)
 NOISE = LOGITS + 1e-3 * RNG.normal(size=LOGITS.shape)
 
 
@@ -76,6 +78,14 @@ VERDICTS = {
         {"y": np.array([4, 7])},
         "1 integers differ",
     ),
+    "cosine": ({"y": COSINE}, {"y": LOGITS}, {"y": f32(LOGITS + NORMAL * 0.6)}, None),
+    "lower cosine": (
+        {"y": COSINE},
+        {"y": LOGITS},
+        {"y": f32(LOGITS + NORMAL * 0.8)},
+        "cosine 0.98",
+    ),
+    "cosine of nothing": ({"y": COSINE}, {"y": LOGITS * 0}, {"y": f32(LOGITS)}, "cosine 0"),
     "no limit": ({"y": LIMIT | {"max_rms": None}}, {"y": LOGITS}, {"y": f32(LOGITS)}, "no limit"),
 }
 

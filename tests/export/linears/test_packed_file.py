@@ -11,8 +11,8 @@ from blockforge.core.shapes import ShapeRange
 from blockforge.engines.compile import CompileRequest, compile_engine
 from blockforge.engines.target import Target
 from blockforge.export.fusions import FuseOptions, fuse_file
+from blockforge.export.linears.packed_file import pack_file
 from blockforge.export.quantize.options import QuantizeOptions
-from blockforge.export.quantize.packed_file import pack_file
 from blockforge.export.quantize.quantize import quantize_file
 from blockforge.graph.evaluator import TypedEvaluator
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from .linears import Linear
+from .find import Linear
 
 PARTS = "parts"  # key of a joined value's `meta`: the names of the values in it, in order
 

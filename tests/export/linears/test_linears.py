@@ -7,7 +7,7 @@ import pytest
 from quantize_graphs import CORPUS, model_from
 
 from blockforge.core.errors import UsageError
-from blockforge.export.quantize.linears import QUANTIZED_WEIGHT, find_linears, share_of_flops
+from blockforge.export.linears.find import QUANTIZED_WEIGHT, find_linears, share_of_flops
 from blockforge.export.quantize.options import QuantizeOptions
 
 W = np.ones((4, 6), np.float32)
@@ -99,7 +99,21 @@ def test_keep_and_only_take_names_and_patterns(patterns):
     assert only(model).name == "layers.1.q_proj"
     assert "keep" in only(model, keep=patterns).reason
     assert only(model, only=patterns).reason == ""
-    assert "only" in only(model, only=("layers.2.*",)).reason
+    another = model_from(TIED, TIED_WEIGHTS)
+    reasons = [x.reason for x in find_linears(another, QuantizeOptions(only=("w",), head=True))]
+    assert reasons == ["", "not among those asked for (only)"]
+
+
+@pytest.mark.parametrize("key", ["keep", "only"])
+def test_a_pattern_that_fits_nothing_is_refused_with_the_nearest_name(key):
+    model = model_from("g (float[b, 4] x) => (float[b, 6] y) { y = MatMul(x, w) }", {"w": W})
+    model.graph[0].name = "layers.1.q_proj/MatMul"
+    patterns = ("layers.1.q_proj", "layers.1.q_porj")
+    with pytest.raises(UsageError, match=rf"{key} 'layers.1.q_porj'.*: layers.1.q_proj$"):
+        find_linears(model, QuantizeOptions(**{key: patterns}))
+    empty = model_from("g (float[b, 4] x) => (float[b, 4] y) { y = Relu(x) }", {})
+    with pytest.raises(UsageError, match=r"no linear$"):
+        find_linears(empty, QuantizeOptions(**{key: ("*",)}))
 
 
 def test_a_quantised_weight_is_recognised():
@@ -126,12 +140,3 @@ def test_exports_of_hugging_face_models(file, linears):
         pytest.skip("BLOCKFORGE_CORPUS names no folder of exported graphs")
     found = find_linears(ir.from_proto(onnx.load(path)), QuantizeOptions())
     assert len(found) == linears and not any(x.reason for x in found)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"format": "fp9"}, {"observer": "mean"}, {"rounding": "up"}, {"format": "int8-weights", "attention": True}],
-)  # fmt: skip
-def test_options_that_do_not_exist_are_refused(wrong):
-    with pytest.raises(UsageError):
-        QuantizeOptions(**wrong)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from quantize_graphs import exact, model_from, numbers
 
-from blockforge.export.quantize.linears import find_linears
+from blockforge.export.linears.find import find_linears
+from blockforge.export.linears.pack import pack_linears, packed_name
 from blockforge.export.quantize.options import QuantizeOptions
-from blockforge.export.quantize.pack import pack_linears, packed_name
 from blockforge.graph.spec import check_graph
 
 

@@ -6,12 +6,15 @@ A product of two activations is none; one whose weight already comes through Deq
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Protocol
 
 import onnx_ir as ir
 
-from .options import QuantizeOptions, matches
+from ...core.errors import UsageError
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 QUANTIZED_WEIGHT = "its weight is quantised already"
@@ -29,6 +32,31 @@ _PASSING = frozenset(  # what may stand between the head and the logits
         "LogSoftmax",
     }
 )
+
+
+class Choice(Protocol):
+    """Which linears are asked for: the one that gives the logits, too? keep: all but these; only: these alone."""
+
+    @property
+    def head(self) -> bool:
+        """Whether the product that gives the logits is one of them."""
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """Names or shell patterns."""
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """Names or shell patterns; none: no such restriction."""
+
+
+@dataclass(frozen=True, slots=True)
+class EveryLinear:
+    """All of them."""
+
+    head: bool = True
+    keep: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,8 +83,11 @@ class Linear:
         return 0 if self.wants_transposed else 1
 
 
-def find_linears(model: ir.Model, options: QuantizeOptions) -> list[Linear]:
-    """Every linear of the main graph in order, those left alone with their reason."""
+def find_linears(model: ir.Model, options: Choice) -> list[Linear]:
+    """Every linear of the main graph in order, those left alone with their reason.
+
+    Raises UsageError for a pattern that fits none of them; a graph that is quantised already may have lost the name.
+    """
     found = []
     starts_at_ids = any(
         v.dtype in (ir.DataType.INT64, ir.DataType.INT32) for v in model.graph.inputs
@@ -66,7 +97,27 @@ def find_linears(model: ir.Model, options: QuantizeOptions) -> list[Linear]:
         if linear is not None:
             reason = linear.reason or _choice(linear, options, starts_at_ids)
             found.append(replace(linear, reason=reason))
+    if not any(x.reason == QUANTIZED_WEIGHT for x in found):
+        _require_matches(found, options)
     return found
+
+
+def _require_matches(found: Sequence[Linear], options: Choice) -> None:
+    for key, patterns in (("keep", options.keep), ("only", options.only)):
+        for pattern in patterns:
+            if not any(matches(n, (pattern,)) for x in found for n in _names(x)):
+                names = [x.name for x in found]
+                near = get_close_matches(pattern, names, 3, 0) or ["none: the graph has no linear"]
+                raise UsageError(
+                    f"{key} {pattern!r}",
+                    found="it fits no linear's name",
+                    fix=f"Names here: {', '.join(near)}{', ...' if len(names) > len(near) else ''}",
+                )
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a linear's name is one of `patterns`, or fits one as a shell pattern."""
+    return any(name == p or fnmatchcase(name, p) for p in patterns)
 
 
 def inner_products(model: ir.Model) -> list[ir.Node]:
@@ -131,8 +182,13 @@ def _name(node: ir.Node, weight: ir.Value) -> str:
     return name
 
 
-def _choice(linear: Linear, options: QuantizeOptions, starts_at_ids: bool) -> str:
-    names = (linear.name, linear.node.name or "", linear.weight.name or "")
+def _names(linear: Linear) -> tuple[str, str, str]:
+    """What a pattern may fit."""
+    return linear.name, linear.node.name or "", linear.weight.name or ""
+
+
+def _choice(linear: Linear, options: Choice, starts_at_ids: bool) -> str:
+    names = _names(linear)
     if options.only and not any(matches(n, options.only) for n in names):
         return "not among those asked for (only)"
     if any(matches(n, options.keep) for n in names):
