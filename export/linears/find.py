@@ -97,7 +97,7 @@ def find_linears(model: ir.Model, options: Choice) -> list[Linear]:
         if linear is not None:
             reason = linear.reason or _choice(linear, options, starts_at_ids)
             found.append(replace(linear, reason=reason))
-    if not any(x.reason == QUANTIZED_WEIGHT for x in found):
+    if found and not any(x.reason == QUANTIZED_WEIGHT for x in found):
         _require_matches(found, options)
     return found
 
@@ -107,7 +107,7 @@ def _require_matches(found: Sequence[Linear], options: Choice) -> None:
         for pattern in patterns:
             if not any(matches(n, (pattern,)) for x in found for n in _names(x)):
                 names = [x.name for x in found]
-                near = get_close_matches(pattern, names, 3, 0) or ["none: the graph has no linear"]
+                near = get_close_matches(pattern, names, 3, 0)
                 raise UsageError(
                     f"{key} {pattern!r}",
                     found="it fits no linear's name",

@@ -12,7 +12,7 @@ from unittest import mock
 from blockforge.core.errors import BlockforgeError
 from blockforge.core.shapes import ShapeRange
 from blockforge.engines import compile as compiling
-from blockforge.engines import requirements
+from blockforge.engines import outlook, requirements
 from blockforge.engines.gpu import Gpu
 from blockforge.engines.options import BuildOptions
 from blockforge.engines.target import Target
@@ -69,7 +69,7 @@ def main():
     out = {"features": sorted(load_api("tensorrt").features)}
     with (
         mock.patch.object(requirements, "gpus", lambda: gpu),
-        mock.patch.object(compiling, "gpus", lambda: gpu),
+        mock.patch.object(outlook, "gpus", lambda: gpu),
     ):
         for name, case in asked["cases"].items():
             folder = Path(asked["folder"]) / name

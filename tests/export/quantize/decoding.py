@@ -10,7 +10,7 @@ from blockforge.graph.evaluator import TypedEvaluator
 STEPS = 40
 FP8 = torch.float8_e4m3fn
 PARTS = ("key", "value")
-CACHE_ONLY = QuantizeOptions(rounding="nearest", observer="amax", kv_cache=True, only=("none",))
+CACHE_ONLY = QuantizeOptions(rounding="nearest", observer="amax", kv_cache=True, keep=("*",))
 
 
 def feed(form, token, position, caches):
