@@ -187,11 +187,11 @@ def quantization_tables(outcome: "Outcome") -> "Group":
         if typing.unproved:
             some = ", ".join(typing.unproved[:4])
             more = f" and {len(typing.unproved) - 4} more" if len(typing.unproved) > 4 else ""
-            why = (
-                "they have numbers that are not finite"
-                if typing.nonfinite
-                else "give --calibration"
-            )
+            why = "give --calibration"
+            if typing.nonfinite:
+                why = "they have numbers that are not finite"
+            elif any(row.source == "measured" for row in typing.headroom):
+                why = "no calibration input reaches them"
             parts.append(Text(f"no range is known of {some}{more}: {why}"))
         if count := sum(row.source == "measured where finite" for row in typing.headroom):
             parts.append(

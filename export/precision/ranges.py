@@ -49,7 +49,7 @@ def measure_ranges(model: ir.Model, feeds: Sequence[Feeds], progress: Progress =
     run = _Run()
     largest, channels = run.largest, Channels(Streams(model.graph, set())).of
     calls = {str(v.name): [run.closely(str(v.name))] for v in _values(model)}
-    for value in _function_results(model):
+    for value in _results_of_bodies(model):
         calls[str(value.name)].append(run.size(str(value.name)))
     for value, numbers in channels.items():
         calls[str(value.name)].append(run.by_channel(str(value.name), numbers.shape))
@@ -71,10 +71,16 @@ def _values(model: ir.Model) -> list[ir.Value]:
     return [v for v in values if is_float(v) and v.name]
 
 
-def _function_results(model: ir.Model) -> list[ir.Value]:
-    """Values that local functions give: the evaluator measures what is inside them."""
-    nodes = [n for g in model.graphs() for n in g if n.op_identifier() in model.functions]
+def _results_of_bodies(model: ir.Model) -> list[ir.Value]:
+    """Values that local functions, branches and loops give: the evaluator measures what is inside them."""
+    nodes = [n for n in all_nodes(model.graph) if _has_body(n, model)]
     return [v for n in nodes for v in n.outputs if is_float(v) and v.name]
+
+
+def _has_body(node: ir.Node, model: ir.Model) -> bool:
+    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    inside = any(attribute.type in graphs for attribute in node.attributes.values())
+    return inside or node.op_identifier() in model.functions
 
 
 def _each(notes: list[Note]) -> Note:

@@ -26,6 +26,7 @@ from .masks import bound_infinities, hidden_values
 from .migrate import migrate
 from .options import PrecisionOptions
 from .prepare import FLOAT, already_typed, prepare, unique_names
+from .pushed_down import pushed_down
 from .ranges import Ranges, measure_ranges
 from .report import PrecisionReport, Scaled, Wide
 from .rescale import Rescaling
@@ -130,6 +131,7 @@ def _typed(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> Precis
     wide = wide_by_structure(model, options)
     sizes = Sizes(model, ranges, weights, Streams(model.graph, hidden), options)
     rescaling = _repair(model, sizes, wide, weights, report)
+    pushed = pushed_down(rescaling, sizes)
     stuck = islands(model, sizes.held(rescaling), wide, weights, options)
     stuck = still_faint(model, rescaling, sizes, wide) | stuck
     types = dict.fromkeys(wide, FLOAT)
@@ -146,7 +148,7 @@ def _typed(model: ir.Model, ranges: Ranges, options: PrecisionOptions) -> Precis
     report.headroom = sizes.headroom(rescaling, names)
     report.unproved = sizes.unproved(rescaling, names)
     report.nonfinite = list(sizes.causes)
-    report.notes += lost_at_edges(model, rescaling, sizes)
+    report.notes += [*pushed, *lost_at_edges(model, rescaling, sizes)]
     common.RemoveUnusedNodesPass()(model)
     unique_names(model)
     check_graph(model)

@@ -119,7 +119,7 @@ def _conclude(
     progress(Step("diagnose"))
     excused = _explained(setting, walked, findings)
     first = walked.first
-    differing = differing_weights(setting)
+    differing = [w for w in differing_weights(setting) if not _undone(w, walked)]
     notes = [f"{w.name}: {w.difference.text} ({w.difference.kind})" for w in differing[:ALSO]]
     order = {node: i for i, node in enumerate(setting.graph.model.graph)}
     found: Divergence | None = None
@@ -131,7 +131,10 @@ def _conclude(
     if found is not None:
         found = replace(
             found,
-            error_in=max((totals[n] for n in found.reads if n in totals), default=None),
+            error_in=max(
+                (totals[n] for n in found.reads if n in totals and n not in walked.held),
+                default=None,
+            ),
             error_out=totals.get(found.value),
         )
     graph, other = setting.graph.label, setting.other.label
@@ -155,6 +158,7 @@ def _conclude(
             *notes,
             *_silent_differences(setting, found),
             *(f"{finding}; with equal inputs its operator gives the same" for finding in excused),
+            *_held(walked),
         ),
         findings=tuple(f for f in findings if f not in excused),
     )
@@ -175,6 +179,29 @@ def _explained(setting: Setting, walked: Walked, findings: tuple[Finding, ...]) 
         for name in ({their} if setting.graph_is_candidate else {mine})
     }
     return [f for f in findings if f.rule in ("integers", "not finite") and f.output in judged]
+
+
+def _undone(weight: WeightDifference, walked: Walked) -> bool:
+    """Whether a weight differs by powers of two that the operators around it undo: its region is right, and reads or
+    gives a value held at powers of two, or goes on behind the weight."""
+    if not weight.by_powers:
+        return False
+    held = set(walked.held)
+    for region in walked.right:
+        if weight.node in region.nodes:
+            names = {region.name, *(str(v.name) for v in region.inputs)}
+            return bool(held & names) or sum(n.op_type != "Cast" for n in region.nodes) > 1
+    return False
+
+
+def _held(walked: Walked) -> list[str]:
+    """The note on values that the candidate holds at powers of two."""
+    if not walked.held:
+        return []
+    count, some = len(walked.held), ", ".join(walked.held[:4])
+    values = "value is" if count == 1 else "values are"
+    more = ", ..." if count > 4 else ""
+    return [f"{count} {values} held at powers of two, which what reads them undoes: {some}{more}"]
 
 
 def _by_numbers(setting: Setting, first: Evidence) -> Divergence:

@@ -176,3 +176,15 @@ def _exact(
     index = tuple(int(i) for i in differs.nonzero()[0]) if count else ()
     share = count / max(differs.numel(), 1)
     return LocalError(torch.inf if count else 0.0, "elements", index, share, 0.0, 0.0, count)
+
+
+def relative_error(reference: torch.Tensor, actual: torch.Tensor) -> float:
+    """rms(actual - reference) / rms(reference), over elements that are finite in the reference."""
+    r, a = reference.double(), actual.double()
+    keep = r.isfinite() & (r.abs() < 1e30)
+    r, a = r[keep], a[keep]
+    size = float(r.square().mean().sqrt()) if r.numel() else 0.0
+    error = float((a - r).square().mean().sqrt()) if r.numel() else 0.0
+    if error != error:
+        return torch.inf
+    return error / size if size else (0.0 if error == 0 else torch.inf)

@@ -1,9 +1,11 @@
 """Walk a graph value by value: the local error of each, with the other side's values as inputs.
 
-the other side runs once and shows its values; as soon as a region's inputs and its own value are there,
-the region is run on them and judged, and values that nothing waits for are forgotten
+the other side runs once and shows its values; as soon as a region's own value is there and its inputs are judged,
+the region is run on them and judged, and values that nothing waits for are forgotten. A value that the graph holds
+at powers of two of the other's (held.py) is given at these powers to what reads it: an operator that undoes them is right
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +17,9 @@ from ...core.progress import Progress, Step, silent
 from ...graph.type_names import DataType
 from ...graph.values import TORCH_TYPES
 from .forced import Forced
+from .held import powers, scaled
 from .mapping import Mapping_
-from .measure import CAP, CAP_NARROW, LocalError, local_error
+from .measure import CAP, CAP_NARROW, LocalError, local_error, relative_error
 from .regions import Region, cut_region
 from .sides import Feeds, GraphSide, Seen, Side
 from .units import unit_of, unit_of_torch
@@ -100,11 +103,14 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Walked:
     """errors: by value, in the graph's order. first: the first that diverged, with its numbers. totals: of values
-    that the graph's own run kept."""
+    that the graph's own run kept. held: values that the graph holds at powers of two. right: the regions that gave
+    what they should."""
 
     errors: Mapping[str, LocalError]
     first: Evidence | None
     totals: Mapping[str, float]
+    held: tuple[str, ...] = ()
+    right: tuple[Region, ...] = ()
 
 
 def walk(setting: Setting, progress: Progress = silent) -> Walked:
@@ -121,83 +127,145 @@ class _Walk:
             cut_region(value, mapped) for value in graph.values.values() if value in mapped
         ]
         self.types = setting.types()
-        self.held: dict[str, torch.Tensor] = {}
-        self.waiting: dict[str, list[int]] = {}
+        self.given: dict[str, torch.Tensor] = {}
+        self.shows: dict[str, list[int]] = {}  # their value -> regions that give it
+        self.waiting: dict[str, list[int]] = {}  # own value -> regions that read it
         self.missing: list[int] = []
+        self.users: Counter[str] = Counter()
         for number, region in enumerate(self.regions):
-            needs = self._needs(region)
-            self.missing.append(len(needs))
-            for name in needs:
+            reads = self._reads(region)
+            self.missing.append(1 + len(reads))
+            self.users.update(setting.mapping.pairs[name] for name in (region.name, *reads))
+            self.shows.setdefault(setting.mapping.pairs[region.name], []).append(number)
+            for name in reads:
                 self.waiting.setdefault(name, []).append(number)
-        self.users = {name: len(numbers) for name, numbers in self.waiting.items()}
+        self.outputs = _outputs(setting)
         self.errors: dict[int, LocalError] = {}
-        self.own = {setting.mapping.pairs[name]: name for name in setting.kept}
+        self.powers: dict[str, torch.Tensor] = {}
+        self.origins: dict[str, tuple[int, Evidence]] = {}
         self.totals: dict[str, float] = {}
         self.first: tuple[int, Evidence] | None = None
 
-    def _needs(self, region: Region) -> list[str]:
-        """Names, on the other side, of what the region waits for."""
+    def _reads(self, region: Region) -> list[str]:
+        """The mapped values among the region's inputs."""
         pairs = self.setting.mapping.pairs
-        names = [pairs[str(v.name)] for v in region.inputs if str(v.name) in pairs]
-        return list(dict.fromkeys([*names, pairs[region.name]]))
+        return [str(v.name) for v in region.inputs if str(v.name) in pairs]
 
     def run(self) -> Walked:
         setting = self.setting
-        setting.other.run(
-            setting.feeds,
-            self.see,
-            frozenset(self.waiting),
-            exact=setting.exact_other,
-        )
+        shown, exact = frozenset(self.shows), setting.exact_other
+        setting.other.run(setting.feeds, self.see, shown, exact=exact)
         self.progress(Step("compare", len(self.regions), len(self.regions)))
+        for name in (
+            self.origins.keys() - self.waiting.keys()
+        ):  # nothing reads it, so nothing undoes it
+            self._convict(*self.origins[name])
         ordered = {self.regions[n].name: self.errors[n] for n in sorted(self.errors)}
-        return Walked(ordered, self.first[1] if self.first else None, self.totals)
+        right = tuple(self.regions[n] for n in sorted(self.errors) if not self.errors[n].diverged)
+        held = tuple(n for n in self.powers if not ordered[n].diverged)
+        first = self.first[1] if self.first else None
+        return Walked(ordered, first, self.totals, held, right)
 
     def see(self, name: str, value: torch.Tensor) -> None:
         """Take one value of the other side, and judge what it completes."""
-        if name in self.held:  # a module that runs twice shows its value twice: the first counts
+        if name in self.given:  # a module that runs twice shows its value twice: the first counts
             return
-        self.held[name] = value
-        own = self.own.get(name)
-        if own is not None:
-            total = self.setting.total(self.setting.kept[own], value)
-            self.totals |= {} if total is None else {own: total}
-        for number in self.waiting.get(name, ()):
-            self.missing[number] -= 1
-            if self.missing[number] == 0:
-                self._judge(number)
-                self._forget(self.regions[number])
+        self.given[name] = value
+        ready = [n for n in self.shows.get(name, ()) if self._is_last(n)]
+        while ready:
+            number = ready.pop()
+            self._judge(number)
+            self._forget(self.regions[number])
+            readers = self.waiting.get(self.regions[number].name, ())
+            ready += [n for n in readers if self._is_last(n)]
+
+    def _is_last(self, number: int) -> bool:
+        """Note that the region has one thing more; whether that was the last."""
+        self.missing[number] -= 1
+        return self.missing[number] == 0
 
     def _judge(self, number: int) -> None:
-        region, pairs = self.regions[number], self.setting.mapping.pairs
+        region, setting = self.regions[number], self.setting
         self.progress(Step("compare", len(self.errors), len(self.regions), region.name))
+        reads = self._reads(region)
         given = {
-            str(v.name): self.held[pairs[str(v.name)]]
-            if str(v.name) in pairs
-            else self.setting.feeds[str(v.name)]
+            str(v.name): self.given[setting.mapping.pairs[str(v.name)]]
+            if str(v.name) in reads
+            else setting.feeds[str(v.name)]
             for v in region.inputs
         }
-        forced = Forced(region, self.setting.graph.model, self.setting.exact_graph, self.types)
-        evidence = judge(forced, given, self.held[pairs[region.name]], self.setting)
+        value = self.given[setting.mapping.pairs[region.name]]
+        at_powers = {name: scaled(g, self.powers.get(name)) for name, g in given.items()}
+        forced = Forced(region, setting.graph.model, setting.exact_graph, self.types)
+        evidence = judge(forced, at_powers, value, setting)
+        origins = [self.origins[name] for name in reads if name in self.origins]
+        before = min(origins, key=lambda o: o[0], default=None)
         self.errors[number] = evidence.error
-        if evidence.error.diverged and (self.first is None or number < self.first[0]):
+        if evidence.error.diverged:
+            held = self._held(forced, at_powers, value, evidence)
+            plain = judge(forced, given, value, setting).error if before else evidence.error
+            if held is not None:
+                self.powers[region.name], self.errors[number] = held
+                self.origins[region.name] = before or (number, evidence)
+            elif before and not plain.diverged:  # right but for powers that nothing undoes
+                self.errors[number] = plain
+                self._convict(*before)
+            else:
+                self._convict(number, evidence)
+        if region.name in setting.kept:
+            value = scaled(value, self.powers.get(region.name))
+            total = setting.total(setting.kept[region.name], value)
+            self.totals |= {} if total is None else {region.name: total}
+
+    def _convict(self, number: int, evidence: Evidence) -> None:
+        self.errors[number] = evidence.error
+        if self.first is None or number < self.first[0]:
             self.first = number, evidence
 
+    def _held(
+        self,
+        forced: Forced,
+        given: Mapping[str, torch.Tensor],
+        value: torch.Tensor,
+        evidence: Evidence,
+    ) -> tuple[torch.Tensor, LocalError] | None:
+        """The powers of two at which the graph holds the value, and its error at them; None where it does not."""
+        computed = evidence.actual if self.setting.graph_is_candidate else evidence.expected
+        k = None if forced.region.name in self.outputs else powers(computed, value)
+        if k is None:
+            return None
+        error = judge(forced, given, value, self.setting, k).error
+        return None if error.diverged else (k, error)
+
     def _forget(self, region: Region) -> None:
-        for name in self._needs(region):
-            self.users[name] -= 1
-            if not self.users[name]:
-                self.held[name] = torch.empty(0)
+        for name in (region.name, *self._reads(region)):
+            their = self.setting.mapping.pairs[name]
+            self.users[their] -= 1
+            if not self.users[their]:
+                self.given[their] = torch.empty(0)
+
+
+def _outputs(setting: Setting) -> set[str]:
+    """Values that are outputs on either side: these are never held at another size."""
+    sides = [getattr(s, "model", None) for s in (setting.graph, setting.other)]
+    own, rivals = ({str(v.name) for v in m.graph.outputs} if m else set() for m in sides)
+    rivals |= set(getattr(setting.other, "outputs", ()))
+    return {name for name, their in setting.mapping.pairs.items() if name in own or their in rivals}
 
 
 def judge(
-    forced: Forced, given: Mapping[str, torch.Tensor], value: torch.Tensor, setting: Setting
+    forced: Forced,
+    given: Mapping[str, torch.Tensor],
+    value: torch.Tensor,
+    setting: Setting,
+    k: torch.Tensor | None = None,
 ) -> Evidence:
-    """Run a region on `given` and compare what it gives with `value`, the other side's."""
+    """Run a region on `given` and compare what it gives with `value` * 2^k, the other side's."""
     computed = forced.compute(given)
     unit = max(forced.unit(), setting.other_unit)
     if not setting.graph_is_candidate:
         unit = max(unit, unit_of_torch(value.dtype))
+    value = scaled(value, k)
     redrawn = [computed, *(forced.redraw(given, draw, unit) for draw in range(DRAWS))]
     if (
         unit < _FINE and not forced.exact
@@ -229,15 +297,3 @@ def judge_error(
         info = torch.finfo(actual.dtype)
         smallest = info.smallest_normal * info.eps / 2
     return local_error(expected, actual, redrawn, unit=unit, smallest=smallest, cap=cap)
-
-
-def relative_error(reference: torch.Tensor, actual: torch.Tensor) -> float:
-    """rms(actual - reference) / rms(reference), over elements that are finite in the reference."""
-    r, a = reference.double(), actual.double()
-    keep = r.isfinite() & (r.abs() < 1e30)
-    r, a = r[keep], a[keep]
-    size = float(r.square().mean().sqrt()) if r.numel() else 0.0
-    error = float((a - r).square().mean().sqrt()) if r.numel() else 0.0
-    if error != error:
-        return torch.inf
-    return error / size if size else (0.0 if error == 0 else torch.inf)

@@ -7,17 +7,19 @@ import torch
 
 from .diagnosis.weights import Difference, compare_weights
 from .forced import weight_tensor
+from .held import weight_by_powers
 from .sides import GraphSide
 from .walk import Setting
 
 
 @dataclass(frozen=True, slots=True)
 class WeightDifference:
-    """node: the first that reads the weight."""
+    """node: the first that reads the weight. by_powers: the difference is one power of two per row and column."""
 
     name: str
     node: ir.Node
     difference: Difference
+    by_powers: bool = False
 
 
 def differing_weights(setting: Setting) -> list[WeightDifference]:
@@ -37,7 +39,11 @@ def differing_weights(setting: Setting) -> list[WeightDifference]:
         difference = _difference(setting, weight_tensor(value), reference)
         if difference is not None:
             first = min(users, key=lambda node: order[node])
-            found.append(WeightDifference(name, first, difference))
+            found.append(
+                WeightDifference(
+                    name, first, difference, _by_powers(weight_tensor(value), reference, first)
+                )
+            )
     return sorted(found, key=lambda w: order[w.node])
 
 
@@ -59,3 +65,10 @@ def _difference(setting: Setting, mine: torch.Tensor, reference: torch.Tensor) -
             return None
         differences.append(difference)
     return min(differences, key=lambda d: float(d.facts.get("relative", 1.0)))  # type: ignore[arg-type]
+
+
+def _by_powers(mine: torch.Tensor, reference: torch.Tensor, node: ir.Node) -> bool:
+    """Rows of a table that Gather reads are not undone by what reads them: there the columns alone may differ."""
+    rows = node.op_type != "Gather"
+    ways = (reference, reference.T) if reference.ndim == 2 else (reference,)
+    return any(weight_by_powers(mine, way, rows=rows) for way in ways)
