@@ -114,8 +114,12 @@ def survives_rewrites(path: Path) -> bool:
     try:
         onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS["cpu"]])
     except Exception as error:
-        return not any(words in str(error) for words in TYPES_BROKEN)
+        return not _types_broken(error)
     return True
+
+
+def _types_broken(error: Exception) -> bool:
+    return any(words in str(error) for words in TYPES_BROKEN)
 
 
 def _opened(path: Path, options: Any, device: str) -> Any:
@@ -129,7 +133,7 @@ def _opened(path: Path, options: Any, device: str) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
     except Exception as error:
-        if not any(words in str(error) for words in TYPES_BROKEN):
+        if not _types_broken(error):
             raise
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:

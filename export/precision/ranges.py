@@ -13,6 +13,7 @@ import torch
 
 from ...core.progress import Progress, Step, silent
 from ...graph.evaluator import TypedEvaluator
+from ...graph.rules import graphs_of
 from .channels import Channels
 from .finite import Count, Judgement, count, judge, require_finite
 from .streams import Streams
@@ -73,14 +74,10 @@ def _values(model: ir.Model) -> list[ir.Value]:
 
 def _results_of_bodies(model: ir.Model) -> list[ir.Value]:
     """Values that local functions, branches and loops give: the evaluator measures what is inside them."""
-    nodes = [n for n in all_nodes(model.graph) if _has_body(n, model)]
+    nodes = [
+        n for n in all_nodes(model.graph) if graphs_of(n) or n.op_identifier() in model.functions
+    ]
     return [v for n in nodes for v in n.outputs if is_float(v) and v.name]
-
-
-def _has_body(node: ir.Node, model: ir.Model) -> bool:
-    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    inside = any(attribute.type in graphs for attribute in node.attributes.values())
-    return inside or node.op_identifier() in model.functions
 
 
 def _each(notes: list[Note]) -> Note:
