@@ -106,9 +106,19 @@ def open_session(
 
 
 def survives_rewrites(path: Path) -> bool:
-    """Whether ONNX Runtime's own settings open the model on the CPU; False where its rewrites of Q/DQ pairs spoil it."""
+    """Whether ONNX Runtime's own settings open the model on the CPU; False where its rewrites of Q/DQ pairs spoil it.
+
+    A graph without such pairs is not opened. Raises what load_model raises.
+    """
     import onnxruntime
 
+    from ..graph.io import load_model
+    from ..graph.rules import nodes_of
+
+    model = load_model(path)
+    roots = (model.graph, *model.functions.values())
+    if not any(n.op_type == "DequantizeLinear" for root in roots for n in nodes_of(root)):
+        return True
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ONLY_ERRORS
     try:
