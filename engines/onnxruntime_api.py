@@ -1,9 +1,12 @@
 """The one door to `onnxruntime`: sessions on a device, its errors as ours."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ArtefactError, BuildError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 INSTALL = {
@@ -116,7 +119,7 @@ def survives_rewrites(path: Path) -> bool:
     from ..graph.rules import nodes_of
 
     model = load_model(path)
-    roots = (model.graph, *model.functions.values())
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     if not any(n.op_type == "DequantizeLinear" for root in roots for n in nodes_of(root)):
         return True
     options = onnxruntime.SessionOptions()
